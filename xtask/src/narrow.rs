@@ -120,7 +120,7 @@ fn one(old: &'static Function, new: &'static Function, out: &mut String) -> Resu
                 ));
             }
             Way::Result => {
-                writeln!(before, "let mut {name} = narrow::Out::new({name});")?;
+                writeln!(before, "let mut {name} = narrow::NarrowOut::new({name});")?;
                 args.push(format!("{name}.place()"));
                 if from.ctype.starts_with("CUdeviceptr") {
                     address = Some(name.clone());

@@ -1,6 +1,8 @@
 //! CUDA driver types, the API table and the operations that travel from program to worker.
 //!
-//! This crate has no code that runs on a GPU and no I/O: it is facts and plain data.
+//! This crate has no code that runs on a GPU and no I/O: it is facts, plain data, and the checked pointers ([`args`]) that
+//! both of Fermata's driver libraries take from programs.
+pub mod args;
 pub mod narrow;
 pub mod op;
 pub mod sys;

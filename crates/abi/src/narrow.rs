@@ -250,12 +250,12 @@ impl Memcpy3d {
 
 /// A result that today's function writes, and that the caller takes in 32 bits.
 #[derive(Debug)]
-pub struct Out<T: Narrow> {
+pub struct NarrowOut<T: Narrow> {
     to: *mut T,
     wide: T::Wide,
 }
 
-impl<T: Narrow> Out<T> {
+impl<T: Narrow> NarrowOut<T> {
     /// For the caller's pointer, which may be null.
     pub fn new(to: *mut T) -> Self {
         Self {
@@ -314,10 +314,10 @@ mod tests {
 
     #[test]
     fn what_the_caller_does_not_want_is_not_written() {
-        let mut none = Out::<Size>::new(core::ptr::null_mut());
+        let mut none = NarrowOut::<Size>::new(core::ptr::null_mut());
         assert!(none.place().is_null());
         let mut room = Size(7);
-        let mut out = Out::new(&mut room);
+        let mut out = NarrowOut::new(&mut room);
         // SAFETY: the place is the result's own room.
         unsafe { out.place().write(12) };
         assert!(out.fits());

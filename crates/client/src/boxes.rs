@@ -174,24 +174,14 @@ impl Corner {
 }
 
 /// Copies a box; on return it is complete if `wait` or if a side is ordinary memory.
-///
-/// # Safety
-/// Every byte of the box in private memory may be read (or written).
-pub unsafe fn copy(
-    to: Corner,
-    from: Corner,
-    extent: Extent,
-    stream: StreamRef,
-    wait: bool,
-) -> Result {
+pub fn copy(to: Corner, from: Corner, extent: Extent, stream: StreamRef, wait: bool) -> Result {
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
     if let (Corner::Memory { end: to, .. }, Corner::Memory { end: from, .. }) = (to, from)
         && extent.height * extent.depth == 1
     {
-        // SAFETY: the caller's promise is handed on.
-        return unsafe { linear(to, from, extent.width, stream, wait) };
+        return linear(to, from, extent.width, stream, wait);
     }
     match (to.private(), from.private()) {
         (None, None) => {
@@ -212,14 +202,12 @@ pub unsafe fn copy(
                 link::post(&op)
             }
         }
-        // SAFETY: the caller's promise is handed on.
-        (None, Some(from)) => unsafe { upload(to, from, extent, stream) },
-        // SAFETY: as above.
-        (Some(to), None) => unsafe { download(to, from, extent, stream) },
+        (None, Some(from)) => upload(to, from, extent, stream),
+        (Some(to), None) => download(to, from, extent, stream),
         (Some(to), Some(from)) => {
             link::ask(&Op::StreamSync { stream }, link::nothing)?;
             for (y, z) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (y, z))) {
-                // SAFETY: both rows lie in the box.
+                // SAFETY: both rows lie in the box, which the private ends cover (see [`End`]).
                 unsafe { std::ptr::copy(row(from, y, z), row(to, y, z), extent.width as usize) };
             }
             Ok(())
@@ -254,21 +242,14 @@ fn packed(extent: Extent, height: u64) -> (Pitch, Extent) {
     )
 }
 
-/// # Safety
-/// As [`copy`].
-unsafe fn upload(
-    to: Corner,
-    from: (*mut u8, u64, u64),
-    extent: Extent,
-    stream: StreamRef,
-) -> Result {
+fn upload(to: Corner, from: (*mut u8, u64, u64), extent: Extent, stream: StreamRef) -> Result {
     let mut window = Window::default();
     let width = extent.width as usize;
     for (z, y, height) in pieces(extent) {
         let range = window.stage(height * extent.width, |_, _| ())?;
         for n in 0..height {
             let room = range.address().wrapping_add(n as usize * width);
-            // SAFETY: the row lies in the box, and the range has room for `height` of them.
+            // SAFETY: the row lies in the box (see [`End`]), and the range has room for `height` of them.
             unsafe { std::ptr::copy_nonoverlapping(row(from, y + n, z), room, width) };
         }
         let blob = Place::Blob(Blob::Staged {
@@ -291,21 +272,14 @@ unsafe fn upload(
     window.finish(|_, _| ())
 }
 
-/// # Safety
-/// As [`copy`].
-unsafe fn download(
-    to: (*mut u8, u64, u64),
-    from: Corner,
-    extent: Extent,
-    stream: StreamRef,
-) -> Result {
+fn download(to: (*mut u8, u64, u64), from: Corner, extent: Extent, stream: StreamRef) -> Result {
     let mut window = Window::default();
     let width = extent.width as usize;
     let store = |range: &fermata_wire::Staged<'_>, first: u64| {
         let (z, y) = (first / extent.height, first % extent.height);
         for n in 0..range.len() / extent.width {
             let bytes = range.address().wrapping_add(n as usize * width);
-            // SAFETY: the row lies in the box, and the range holds a whole number of rows.
+            // SAFETY: the row lies in the box (see [`End`]), and the range holds a whole number of rows.
             unsafe { std::ptr::copy_nonoverlapping(bytes, row(to, y + n, z), width) };
         }
     };

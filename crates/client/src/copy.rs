@@ -25,7 +25,8 @@ pub const PIECE: u64 = 4 << 20;
 /// Pieces under way at a time.
 const WINDOW: usize = 4;
 
-/// One end of a copy.
+/// One end of a copy. A private end is good for as many bytes as are copied, until the copy is complete: the program
+/// promises so with the call that names it, and the library with those that it makes itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The worker can address it.
@@ -106,10 +107,7 @@ fn spans(session: &Session, address: Address, len: u64) -> bool {
 
 /// Copies `len` bytes. With `wait`, or if an end is ordinary memory that must be written or is large,
 /// the copy is complete on return; else it has been issued.
-///
-/// # Safety
-/// A private end points to `len` bytes that may be read (or written).
-pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool) -> Result {
+pub fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool) -> Result {
     if len == 0 {
         return Ok(());
     }
@@ -130,7 +128,7 @@ pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool
             }
         }
         (End::Address(_), End::Private(from)) if len <= INLINE_UP => {
-            // SAFETY: `len` readable bytes by the caller's promise.
+            // SAFETY: `len` readable bytes as every private end promises.
             let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
             let from = Place::Blob(Blob::Inline(bytes));
             let op = Op::Copy {
@@ -146,22 +144,18 @@ pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool
                 link::post(&op)
             }
         }
-        // SAFETY: the caller's promise is handed on.
-        (End::Address(_), End::Private(from)) => unsafe { upload(to, from, len, stream) },
-        // SAFETY: as above.
-        (End::Private(to), End::Address(_)) => unsafe { download(to, from, len, stream) },
+        (End::Address(_), End::Private(from)) => upload(to, from, len, stream),
+        (End::Private(to), End::Address(_)) => download(to, from, len, stream),
         (End::Private(to), End::Private(from)) => {
             link::ask(&Op::StreamSync { stream }, link::nothing)?;
-            // SAFETY: both point to `len` bytes by the caller's promise; they may overlap.
+            // SAFETY: both point to `len` bytes as every private end promises; they may overlap.
             unsafe { std::ptr::copy(from, to, len as usize) };
             Ok(())
         }
     }
 }
 
-/// # Safety
-/// As [`linear`].
-unsafe fn upload(to: End, from: *const u8, len: u64, stream: StreamRef) -> Result {
+fn upload(to: End, from: *const u8, len: u64, stream: StreamRef) -> Result {
     let mut window = Window::default();
     for (at, size) in pieces(len) {
         let range = window.stage(size, |_, _| ())?;
@@ -185,12 +179,9 @@ unsafe fn upload(to: End, from: *const u8, len: u64, stream: StreamRef) -> Resul
     window.finish(|_, _| ())
 }
 
-/// # Safety
-/// As [`linear`].
-unsafe fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Result {
+fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Result {
     if len <= INLINE_DOWN {
-        // SAFETY: the caller's promise is handed on.
-        return unsafe { download_small(to, from, len, stream) };
+        return download_small(to, from, len, stream);
     }
     let mut window = Window::default();
     let store = |range: &Staged<'_>, at: u64| {
@@ -221,9 +212,7 @@ unsafe fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Resul
     window.finish(store)
 }
 
-/// # Safety
-/// As [`linear`].
-unsafe fn download_small(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Result {
+fn download_small(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Result {
     const ROOM: [u8; INLINE_DOWN as usize] = [0; INLINE_DOWN as usize];
     let blob = Place::Blob(Blob::Inline(&ROOM[..len as usize]));
     let op = Op::Copy {
@@ -235,7 +224,7 @@ unsafe fn download_small(to: *mut u8, from: End, len: u64, stream: StreamRef) ->
     };
     link::ask(&op, |body| match body {
         ReplyBody::Bytes(bytes) if bytes.len() as u64 == len => {
-            // SAFETY: `len` writable bytes by the caller's promise.
+            // SAFETY: `len` writable bytes as every private end promises.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
             Ok(())
         }

@@ -7,6 +7,7 @@ use core::ffi::c_void;
 
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_IMAGE;
 
+use crate::args::In;
 use crate::entry::Result;
 
 /// Magic number of the wrapper: u32 magic, u32 version, u64 address of the fat binary.
@@ -16,86 +17,96 @@ const FAT: u32 = 0xba55_ed50;
 /// Longest image: what lies behind it is no image.
 const LONGEST: u64 = 4 << 30;
 
-/// The bytes of the image at `image`.
+/// An image of the program.
+#[derive(Debug, Clone, Copy)]
+pub struct Image {
+    at: In<u8>,
+    len: usize,
+}
+
+impl Image {
+    /// Its bytes, which the program does not change before the call returns.
+    ///
+    /// # Errors
+    /// None: an image is somewhere.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        self.at.bytes(self.len)
+    }
+}
+
+/// The image at `image`, which is a complete one of the four shapes.
 ///
-/// # Safety
-/// `image` points to a complete image of one of the four shapes that lives as long as the result is used.
-pub unsafe fn bytes<'a>(image: *const c_void) -> Result<&'a [u8]> {
+/// # Errors
+/// There is none, or it is longer than any image.
+pub fn find(image: In<c_void>) -> Result<Image> {
     if image.is_null() {
         return Err(CUDA_ERROR_INVALID_IMAGE);
     }
-    let mut at = image.cast::<u8>();
-    // SAFETY: every shape has at least four bytes, PTX being at least one line.
-    if unsafe { head::<4>(at) } == WRAPPER.to_le_bytes() {
-        // SAFETY: a wrapper has an address at offset 8.
-        let address = u64::from_le_bytes(unsafe { head(at.add(8)) });
-        at = std::ptr::with_exposed_provenance(address as usize);
+    let mut at: In<u8> = image.cast();
+    // Every shape has at least four bytes, PTX being at least one line.
+    if at.array_at::<4>(0)? == WRAPPER.to_le_bytes() {
+        let address = u64::from_le_bytes(at.array_at(8)?);
+        // SAFETY: a wrapper has the address of a fat binary at offset 8.
+        at = unsafe { In::from_raw(std::ptr::with_exposed_provenance(address as usize)) };
         if at.is_null() {
             return Err(CUDA_ERROR_INVALID_IMAGE);
         }
     }
-    // SAFETY: as for the first read, for what the wrapper points to.
-    let magic = unsafe { head::<4>(at) };
+    let magic = at.array_at::<4>(0)?;
     let len = if magic == FAT.to_le_bytes() {
-        // SAFETY: a fat binary's header is 16 bytes.
-        let header = unsafe { head::<16>(at) };
-        let [_, _, _, _, _, _, h0, h1, size @ ..] = header;
+        let [_, _, _, _, _, _, h0, h1, size @ ..] = at.array_at::<16>(0)?;
         u64::from_le_bytes(size).checked_add(u64::from(u16::from_le_bytes([h0, h1])))
     } else if magic == *b"\x7fELF" {
-        // SAFETY: an ELF file's header is 64 bytes, and its tables lie where that says.
-        unsafe { elf_length(at) }
+        elf_length(at)?
     } else {
-        // SAFETY: what is nothing else is text that ends with a NUL, which is part of the image.
-        Some(
-            unsafe { core::ffi::CStr::from_ptr(at.cast()) }
-                .to_bytes_with_nul()
-                .len() as u64,
-        )
+        // What is nothing else is text; the NUL at its end is part of the image.
+        Some(at.until_nul()?.len() as u64)
     };
     let len = len
         .filter(|len| *len <= LONGEST)
         .ok_or(CUDA_ERROR_INVALID_IMAGE)?;
-    // SAFETY: the image is that long by its own words.
-    Ok(unsafe { std::slice::from_raw_parts(at, len as usize) })
-}
-
-/// # Safety
-/// `at` points to `N` bytes.
-unsafe fn head<const N: usize>(at: *const u8) -> [u8; N] {
-    // SAFETY: by the caller's promise; byte arrays need no alignment.
-    unsafe { at.cast::<[u8; N]>().read() }
+    let len = len as usize;
+    Ok(Image { at, len })
 }
 
 /// The end of the last section or table of a 64-bit ELF file.
-///
-/// # Safety
-/// `at` points to such a file.
-unsafe fn elf_length(at: *const u8) -> Option<u64> {
-    // SAFETY: the header is 64 bytes.
-    let header = unsafe { head::<64>(at) };
+fn elf_length(at: In<u8>) -> Result<Option<u64>> {
+    let header = at.array_at::<64>(0)?;
     let word = |offset: usize| u64::from_le_bytes(std::array::from_fn(|n| header[offset + n]));
     let half = |offset: usize| u64::from(u16::from_le_bytes([header[offset], header[offset + 1]]));
     let (segments, segment_size, segment_count) = (word(32), half(54), half(56));
     let (sections, section_size, section_count) = (word(40), half(58), half(60));
     if header[4] != 2 || (section_count > 0 && section_size < 64) {
-        return None;
+        return Ok(None);
     }
-    let mut end = sections.checked_add(section_size * section_count)?;
-    end = end.max(segments.checked_add(segment_size * segment_count)?);
+    let tables = [
+        (sections, section_size * section_count),
+        (segments, segment_size * segment_count),
+    ];
+    let mut end = 0;
+    for (start, len) in tables {
+        let Some(table_end) = start.checked_add(len) else {
+            return Ok(None);
+        };
+        end = table_end.max(end);
+    }
     for n in 0..section_count {
-        let offset = sections
-            .checked_add(n * section_size)
-            .filter(|offset| *offset < LONGEST)?;
-        // SAFETY: the section table lies in the file, and its entries are 64 bytes.
-        let section = unsafe { head::<64>(at.add(offset as usize)) };
+        let offset = sections.checked_add(n * section_size);
+        let Some(offset) = offset.filter(|offset| *offset < LONGEST) else {
+            return Ok(None);
+        };
+        let section = at.array_at::<64>(offset as usize)?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| section[at + n]));
         let kind = u32::from_le_bytes([section[4], section[5], section[6], section[7]]);
         // Sections without bits take no room in the file.
         if kind != 8 {
-            end = end.max(field(24).checked_add(field(32))?);
+            let Some(section_end) = field(24).checked_add(field(32)) else {
+                return Ok(None);
+            };
+            end = end.max(section_end);
         }
     }
-    Some(end)
+    Ok(Some(end))
 }
 
 #[cfg(test)]
@@ -103,8 +114,7 @@ mod tests {
     use super::*;
 
     fn length(image: &[u8]) -> Result<usize> {
-        // SAFETY: each test passes a complete image.
-        unsafe { bytes(image.as_ptr().cast()) }.map(<[u8]>::len)
+        find(In::from(image).cast()).map(|image| image.len)
     }
 
     #[test]

@@ -11,6 +11,7 @@ use fermata_abi::sys::driver::{
 
 use fermata_wire::BareLaunch;
 
+use crate::args::In;
 use crate::entry::Result;
 use crate::link;
 use crate::module::Function;
@@ -41,16 +42,17 @@ pub struct LaunchShape {
     pub cooperative: bool,
 }
 
-/// Calls `act` with the parameter block that the program gave in either form.
+/// Calls `act` with the parameter block that the program gave in either form: `params` is null or an array of one
+/// pointer per parameter, each to as many bytes as the parameter has; `extra` is null or a list as `cuLaunchKernel`
+/// describes it.
 ///
-/// # Safety
-/// `params` is null or an array of one pointer per parameter, each to as many bytes as the parameter
-/// has; `extra` is null or a list as `cuLaunchKernel` describes it.
+/// # Errors
+/// A pointer is null, or the list is none; those of `act`.
 #[inline(always)]
-pub unsafe fn with_params<T>(
+pub fn with_params<T>(
     function: &Function,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
+    params: In<*mut c_void>,
+    extra: In<*mut c_void>,
     act: impl FnOnce(&[u8]) -> Result<T>,
 ) -> Result<T> {
     let (mut tiny, mut small, mut large);
@@ -66,12 +68,11 @@ pub unsafe fn with_params<T>(
             large = vec![0; size];
             &mut large
         };
-        // SAFETY: the caller's promise is handed on.
-        unsafe { pack(function, params, block) }?;
+        pack(function, params, block)?;
         block
     } else if !extra.is_null() {
-        // SAFETY: as above.
-        unsafe { buffer(extra) }?
+        large = buffer(extra)?;
+        &*large
     } else if function.params.is_empty() {
         &[]
     } else {
@@ -83,60 +84,38 @@ pub unsafe fn with_params<T>(
 
 /// # Safety
 /// As [`with_params`], `params` not null.
+/// Copies each parameter to its place in `block`.
 #[inline(always)]
-unsafe fn pack(function: &Function, params: *mut *mut c_void, block: &mut [u8]) -> Result {
+fn pack(function: &Function, params: In<*mut c_void>, block: &mut [u8]) -> Result {
     for (n, &(offset, size)) in function.params.iter().enumerate() {
-        // SAFETY: the array has a pointer for each parameter.
-        let value = unsafe { params.add(n).read() }.cast::<u8>();
-        if value.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        let value = params.in_at(n)?.cast::<u8>();
         let to = &mut block[offset as usize..][..size as usize];
         // The two usual sizes without a call of `memcpy`.
-        // SAFETY: the pointer is to `size` bytes; `to` has as many.
-        unsafe {
-            match to.len() {
-                4 => to
-                    .as_mut_ptr()
-                    .cast::<[u8; 4]>()
-                    .write(value.cast::<[u8; 4]>().read()),
-                8 => to
-                    .as_mut_ptr()
-                    .cast::<[u8; 8]>()
-                    .write(value.cast::<[u8; 8]>().read()),
-                len => std::ptr::copy_nonoverlapping(value, to.as_mut_ptr(), len),
-            }
+        match to.len() {
+            4 => to.copy_from_slice(&value.cast::<[u8; 4]>().get()?),
+            8 => to.copy_from_slice(&value.cast::<[u8; 8]>().get()?),
+            _ => value.copy_to(to)?,
         }
     }
     Ok(())
 }
 
 /// The parameter block in the `extra` form: pairs of key and value, ended by a key.
-///
-/// # Safety
-/// As [`with_params`], `extra` not null.
-unsafe fn buffer<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
-    let (mut start, mut len) = (std::ptr::null::<u8>(), 0);
+fn buffer(extra: In<*mut c_void>) -> Result<Vec<u8>> {
+    let (mut start, mut len) = (In::<u8>::null(), 0);
     for pair in 0..8 {
-        // SAFETY: the list goes on until its end key has been seen.
-        let key = unsafe { extra.add(2 * pair).read() }.addr();
+        let key = extra.get_at(2 * pair)?.addr();
         if key == CU_LAUNCH_PARAM_END_AS_INT as usize {
             if start.is_null() || len > LARGEST {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
-            // SAFETY: the list says that so many bytes lie there.
-            return Ok(unsafe { std::slice::from_raw_parts(start, len) });
+            return start.list(len);
         }
-        // SAFETY: a key other than the end has a value.
-        let value = unsafe { extra.add(2 * pair + 1).read() };
+        let value = extra.in_at(2 * pair + 1)?;
         if key == CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as usize {
             start = value.cast();
         } else if key == CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as usize {
-            if value.is_null() {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-            // SAFETY: the size's value is a pointer to a size.
-            len = unsafe { value.cast::<usize>().read_unaligned() };
+            len = value.cast::<usize>().get()?;
         } else {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

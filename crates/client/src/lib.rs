@@ -11,6 +11,7 @@
 mod agent;
 mod alloc;
 mod api;
+mod args;
 mod array;
 mod boxes;
 mod callback;

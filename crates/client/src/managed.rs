@@ -174,8 +174,7 @@ impl Variable {
             return Ok(());
         }
         let from = End::Private(now.as_ptr().cast_mut());
-        // SAFETY: the bytes are ours for the call.
-        unsafe { linear(End::Address(self.device), from, self.size, stream, false) }?;
+        linear(End::Address(self.device), from, self.size, stream, false)?;
         self.agreed = now;
         Ok(())
     }
@@ -184,16 +183,8 @@ impl Variable {
     fn fetch(&mut self) -> Result {
         let mut now = vec![0; self.size as usize];
         let to = End::Private(now.as_mut_ptr());
-        // SAFETY: as above.
-        unsafe {
-            linear(
-                to,
-                End::Address(self.device),
-                self.size,
-                self.stream.reference(),
-                true,
-            )
-        }?;
+        let (from, stream) = (End::Address(self.device), self.stream.reference());
+        linear(to, from, self.size, stream, true)?;
         if now == self.agreed {
             return Ok(());
         }

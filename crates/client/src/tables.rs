@@ -7,6 +7,7 @@ use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
 use fermata_tables::{CodeCache, Driver, Identity, Places};
 
+use crate::args::In;
 use crate::context::{Context, current, current_pointer};
 use crate::entry::{self, Result};
 use crate::handles::{of, to_pointer};
@@ -84,10 +85,11 @@ impl Driver for Client {
 
     unsafe fn load(&self, image: *const c_void) -> Result<sys::CUmodule> {
         // SAFETY: null, which is refused, or a complete image, by the caller's promise.
-        let image = unsafe { image::bytes(image) }?;
-        Ok(to_pointer(
-            session()?.modules.load(&current()?, image, |_| ())?.handle,
-        ))
+        let image = image::find(unsafe { In::from_raw(image) })?;
+        let module = session()?
+            .modules
+            .load(&current()?, image.bytes()?, |_| ())?;
+        Ok(to_pointer(module.handle))
     }
 
     fn places(&self) -> Result<Places> {

@@ -118,7 +118,7 @@ fn the_second_copy_fails_and_kills_the_context() {
     let context = Context::new();
     let words = context.upload(&[1u32]);
     let mut word = 0u32;
-    let to: Out<c_void> = Out::from_raw((&raw mut word).cast());
+    let to: Out<c_void> = Out::from(&mut word).cast();
     let failed = cuda!(copy::cuMemcpyDtoH_v2(to, words, 4));
     assert_eq!(failed, cu::CUDA_ERROR_ECC_UNCORRECTABLE);
     assert_eq!(
@@ -176,7 +176,7 @@ fn what_is_held_waits() {
             std::ptr::without_provenance_mut(current)
         )));
         let mut bytes = vec![0u8; LEN];
-        let to: Out<c_void> = Out::from_raw(bytes.as_mut_ptr().cast());
+        let to: Out<c_void> = Out::from(&mut bytes[..]).cast();
         check(cuda!(copy::cuMemcpyDtoH_v2(to, second, LEN)));
         bytes
     };

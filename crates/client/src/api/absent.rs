@@ -6,24 +6,25 @@ use core::ffi::{c_uint, c_ulonglong};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, driver_api, get};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::session::session;
 
 driver_api! {
     fn cuMulticastCreate(
-        handle: *mut sys::CUmemGenericAllocationHandle,
-        properties: *const sys::CUmulticastObjectProp,
+        handle: Out<sys::CUmemGenericAllocationHandle>,
+        properties: In<sys::CUmulticastObjectProp>,
     ) {
-        get(properties)?;
+        properties.get()?;
         cannot(handle.is_null())
     }
 
     fn cuMulticastGetGranularity(
-        granularity: *mut usize,
-        properties: *const sys::CUmulticastObjectProp,
+        granularity: Out<usize>,
+        properties: In<sys::CUmulticastObjectProp>,
         _option: sys::CUmulticastGranularity_flags,
     ) {
-        get(properties)?;
+        properties.get()?;
         cannot(granularity.is_null())
     }
 
@@ -68,23 +69,23 @@ driver_api! {
     }
 
     fn cuMemBatchDecompressAsync(
-        params: *mut sys::CUmemDecompressParams,
+        params: Out<sys::CUmemDecompressParams>,
         count: usize,
         flags: c_uint,
-        _failed: *mut usize,
+        _failed: Out<usize>,
         stream: sys::CUstream,
     ) {
         session()?.streams.resolve(stream)?;
         cannot(params.is_null() || count == 0 || flags != 0)
     }
 
-    fn cuMemMapArrayAsync(list: *mut sys::CUarrayMapInfo, count: c_uint, stream: sys::CUstream) {
+    fn cuMemMapArrayAsync(list: Out<sys::CUarrayMapInfo>, count: c_uint, stream: sys::CUstream) {
         session()?.streams.resolve(stream)?;
         cannot(list.is_null() || count == 0)
     }
 
     fn cuLaunchCooperativeKernelMultiDevice(
-        list: *mut sys::CUDA_LAUNCH_PARAMS,
+        list: Out<sys::CUDA_LAUNCH_PARAMS>,
         count: c_uint,
         _flags: c_uint,
     ) {

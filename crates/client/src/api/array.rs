@@ -6,16 +6,17 @@ use fermata_abi::op::{Extent, Handle};
 use fermata_abi::sys::driver as sys;
 
 use super::boxes::issue;
+use crate::args::{In, Out};
 use crate::array::Shape;
 use crate::boxes::{Corner, Memory, Origin, copy};
 use crate::context::current;
-use crate::entry::{Result, driver_api, get, put};
+use crate::entry::{Result, driver_api};
 use crate::handles::to_pointer;
 use crate::session::session;
 
 driver_api! {
-    fn cuArrayCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY_DESCRIPTOR) {
-        let desc = get(desc)?;
+    fn cuArrayCreate_v2(array: Out<sys::CUarray>, desc: In<sys::CUDA_ARRAY_DESCRIPTOR>) {
+        let desc = &desc.get()?;
         let shape = Shape {
             width: desc.Width as u64,
             height: desc.Height as u64,
@@ -24,17 +25,17 @@ driver_api! {
             channels: desc.NumChannels,
             flags: 0,
         };
-        put(array, to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
+        array.set(to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
     }
 
-    fn cuArray3DCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY3D_DESCRIPTOR) {
-        let shape = Shape::of(get(desc)?);
-        put(array, to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
+    fn cuArray3DCreate_v2(array: Out<sys::CUarray>, desc: In<sys::CUDA_ARRAY3D_DESCRIPTOR>) {
+        let shape = Shape::of(&desc.get()?);
+        array.set(to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
     }
 
-    fn cuArrayGetDescriptor_v2(desc: *mut sys::CUDA_ARRAY_DESCRIPTOR, array: sys::CUarray) {
+    fn cuArrayGetDescriptor_v2(desc: Out<sys::CUDA_ARRAY_DESCRIPTOR>, array: sys::CUarray) {
         let shape = session()?.arrays.get(array)?.shape;
-        put(desc, sys::CUDA_ARRAY_DESCRIPTOR {
+        desc.set(sys::CUDA_ARRAY_DESCRIPTOR {
             Width: shape.width as usize,
             Height: shape.height as usize,
             Format: shape.format,
@@ -42,9 +43,9 @@ driver_api! {
         })
     }
 
-    fn cuArray3DGetDescriptor_v2(desc: *mut sys::CUDA_ARRAY3D_DESCRIPTOR, array: sys::CUarray) {
+    fn cuArray3DGetDescriptor_v2(desc: Out<sys::CUDA_ARRAY3D_DESCRIPTOR>, array: sys::CUarray) {
         let shape = session()?.arrays.get(array)?.shape;
-        put(desc, sys::CUDA_ARRAY3D_DESCRIPTOR {
+        desc.set(sys::CUDA_ARRAY3D_DESCRIPTOR {
             Width: shape.width as usize,
             Height: shape.height as usize,
             Depth: shape.depth as usize,
@@ -147,6 +148,5 @@ fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool)
     let Some(stream) = issue(session, to, from, extent, stream)? else {
         return Ok(());
     };
-    // SAFETY: the API's caller promises that `size` bytes of host memory are good.
-    unsafe { copy(to, from, extent, stream, wait) }
+    copy(to, from, extent, stream, wait)
 }

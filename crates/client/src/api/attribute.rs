@@ -5,7 +5,8 @@ use core::ffi::c_void;
 use fermata_abi::op::{HostKind, Op};
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::link;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
@@ -15,9 +16,9 @@ driver_api! {
     fn cuStreamSetAttribute(
         stream: sys::CUstream,
         attribute: sys::CUstreamAttrID,
-        value: *const sys::CUstreamAttrValue,
+        value: In<sys::CUstreamAttrValue>,
     ) {
-        let value = *get(value.cast::<[u8; 64]>())?;
+        let value = value.cast::<[u8; 64]>().get()?;
         let session = session()?;
         let stream = session.streams.get(stream)?;
         check_attribute(attribute)?;
@@ -30,7 +31,7 @@ driver_api! {
     fn cuStreamGetAttribute(
         stream: sys::CUstream,
         attribute: sys::CUstreamAttrID,
-        value: *mut sys::CUstreamAttrValue,
+        value: Out<sys::CUstreamAttrValue>,
     ) {
         let stream = session()?.streams.get(stream)?;
         check_attribute(attribute)?;
@@ -41,7 +42,7 @@ driver_api! {
             }
             bytes = stream.attributes.lock().get(&attribute).copied().unwrap_or(bytes);
         }
-        put(value.cast(), bytes)
+        value.cast().set(bytes)
     }
 
     fn cuStreamCopyAttributes(to: sys::CUstream, from: sys::CUstream) {
@@ -54,7 +55,7 @@ driver_api! {
     }
 
     fn cuMemRangeGetAttribute(
-        data: *mut c_void,
+        data: Out<c_void>,
         size: usize,
         attribute: sys::CUmem_range_attribute,
         address: sys::CUdeviceptr,
@@ -65,17 +66,16 @@ driver_api! {
     }
 
     fn cuMemRangeGetAttributes(
-        data: *mut *mut c_void,
-        sizes: *mut usize,
-        attributes: *mut sys::CUmem_range_attribute,
+        data: In<*mut c_void>,
+        sizes: In<usize>,
+        attributes: In<sys::CUmem_range_attribute>,
         number: usize,
         address: sys::CUdeviceptr,
         count: usize,
     ) {
         check_managed(address, count)?;
-        let (data, sizes, attributes) = (array(data, number)?, array(sizes, number)?, array(attributes, number)?);
-        for ((&data, &size), &attribute) in data.iter().zip(sizes).zip(attributes) {
-            put_range_attribute(data, size, attribute)?;
+        for n in 0..number {
+            put_range_attribute(data.out_at(n)?, sizes.get_at(n)?, attributes.get_at(n)?)?;
         }
         Ok(())
     }
@@ -146,11 +146,8 @@ fn check_managed(address: u64, count: usize) -> Result {
 
 /// What is true of memory that is shared all the time: no preference, nothing prefetched, no device mapped
 /// in particular.
-///
-/// # Safety
-/// `data` is null or has room for `size` bytes.
-unsafe fn put_range_attribute(
-    data: *mut c_void,
+fn put_range_attribute(
+    data: Out<c_void>,
     size: usize,
     attribute: sys::CUmem_range_attribute,
 ) -> Result {
@@ -171,8 +168,7 @@ unsafe fn put_range_attribute(
     // Only the list of devices is longer than one number.
     let many = attribute == sys::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
     for n in 0..if many { size / 4 } else { 1 } {
-        // SAFETY: by the caller's promise.
-        unsafe { put(data.cast::<i32>().wrapping_add(n), value) }?;
+        data.cast::<i32>().set_at(n, value)?;
     }
     Ok(())
 }

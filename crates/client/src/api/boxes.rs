@@ -6,40 +6,41 @@ use fermata_abi::op::{Extent, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, NodeKind};
 
+use crate::args::In;
 use crate::boxes::{Corner, Memory, Origin, copy};
 use crate::capture;
 use crate::context::with_current;
-use crate::entry::{Result, driver_api, get};
+use crate::entry::{Result, driver_api};
 use crate::session::{Session, session};
 use crate::stream::legacy;
 
 driver_api! {
-    fn cuMemcpy2D_v2(copy: *const sys::CUDA_MEMCPY2D) {
-        flat(get(copy)?, None)
+    fn cuMemcpy2D_v2(copy: In<sys::CUDA_MEMCPY2D>) {
+        flat(&copy.get()?, None)
     }
 
-    fn cuMemcpy2DUnaligned_v2(copy: *const sys::CUDA_MEMCPY2D) {
-        flat(get(copy)?, None)
+    fn cuMemcpy2DUnaligned_v2(copy: In<sys::CUDA_MEMCPY2D>) {
+        flat(&copy.get()?, None)
     }
 
-    fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) {
-        flat(get(copy)?, Some(stream))
+    fn cuMemcpy2DAsync_v2(copy: In<sys::CUDA_MEMCPY2D>, stream: sys::CUstream) {
+        flat(&copy.get()?, Some(stream))
     }
 
-    fn cuMemcpy3D_v2(copy: *const sys::CUDA_MEMCPY3D) {
-        solid(get(copy)?, None)
+    fn cuMemcpy3D_v2(copy: In<sys::CUDA_MEMCPY3D>) {
+        solid(&copy.get()?, None)
     }
 
-    fn cuMemcpy3DAsync_v2(copy: *const sys::CUDA_MEMCPY3D, stream: sys::CUstream) {
-        solid(get(copy)?, Some(stream))
+    fn cuMemcpy3DAsync_v2(copy: In<sys::CUDA_MEMCPY3D>, stream: sys::CUstream) {
+        solid(&copy.get()?, Some(stream))
     }
 
-    fn cuMemcpy3DPeer(copy: *const sys::CUDA_MEMCPY3D_PEER) {
-        peer(get(copy)?, None)
+    fn cuMemcpy3DPeer(copy: In<sys::CUDA_MEMCPY3D_PEER>) {
+        peer(&copy.get()?, None)
     }
 
-    fn cuMemcpy3DPeerAsync(copy: *const sys::CUDA_MEMCPY3D_PEER, stream: sys::CUstream) {
-        peer(get(copy)?, Some(stream))
+    fn cuMemcpy3DPeerAsync(copy: In<sys::CUDA_MEMCPY3D_PEER>, stream: sys::CUstream) {
+        peer(&copy.get()?, Some(stream))
     }
 }
 
@@ -219,8 +220,7 @@ pub(super) fn run(
     let Some(stream) = issue(session, to, from, extent, stream)? else {
         return Ok(());
     };
-    // SAFETY: the API's caller promises that the box lies in memory that is good.
-    unsafe { copy(to, from, extent, stream, wait) }
+    copy(to, from, extent, stream, wait)
 }
 
 /// The stream that a copy goes to; `None` if it has been captured.

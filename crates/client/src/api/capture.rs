@@ -7,8 +7,9 @@ use fermata_graph::{CaptureError, CaptureStatus, NodeId};
 use parking_lot::Mutex;
 
 use super::graph::ids;
+use crate::args::{In, Out};
 use crate::capture::{begin, end, exchange_mode, mode, mode_number};
-use crate::entry::{Result, array, driver_api, get, put, put_if};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::session::session;
@@ -25,81 +26,81 @@ driver_api! {
     fn cuStreamBeginCaptureToGraph(
         stream: sys::CUstream,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
-        _data: *const sys::CUgraphEdgeData,
+        after: In<sys::CUgraphNode>,
+        _data: In<sys::CUgraphEdgeData>,
         count: usize,
         kind: sys::CUstreamCaptureMode,
     ) {
         let session = session()?;
-        let after: Vec<NodeId> = ids(&session.graphs.lock(), of(graph), array(after, count)?)?;
+        let after: Vec<NodeId> = ids(&session.graphs.lock(), of(graph), &after.list(count)?)?;
         session.graphs.lock().graph(of(graph))?;
         begin(session, stream, mode(kind)?, Some((of(graph), &after)))
     }
 
-    fn cuStreamEndCapture(stream: sys::CUstream, graph: *mut sys::CUgraph) {
+    fn cuStreamEndCapture(stream: sys::CUstream, graph: Out<sys::CUgraph>) {
         fault::check_current()?;
-        put(graph, core::ptr::null_mut())?;
-        put(graph, to_pointer(end(session()?, stream)?))
+        graph.set(core::ptr::null_mut())?;
+        graph.set(to_pointer(end(session()?, stream)?))
     }
 
-    fn cuStreamIsCapturing(stream: sys::CUstream, status: *mut sys::CUstreamCaptureStatus) {
-        put(status, status_of(stream)?)
+    fn cuStreamIsCapturing(stream: sys::CUstream, status: Out<sys::CUstreamCaptureStatus>) {
+        status.set(status_of(stream)?)
     }
 
     fn cuStreamGetCaptureInfo(
         stream: sys::CUstream,
-        status: *mut sys::CUstreamCaptureStatus,
-        id: *mut sys::cuuint64_t,
+        status: Out<sys::CUstreamCaptureStatus>,
+        id: Out<sys::cuuint64_t>,
     ) {
-        info(stream, status, id, core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut())
+        info(stream, status, id, Out::null(), Out::null(), Out::null())
     }
 
     fn cuStreamGetCaptureInfo_v2(
         stream: sys::CUstream,
-        status: *mut sys::CUstreamCaptureStatus,
-        id: *mut sys::cuuint64_t,
-        graph: *mut sys::CUgraph,
-        after: *mut *const sys::CUgraphNode,
-        count: *mut usize,
+        status: Out<sys::CUstreamCaptureStatus>,
+        id: Out<sys::cuuint64_t>,
+        graph: Out<sys::CUgraph>,
+        after: Out<*const sys::CUgraphNode>,
+        count: Out<usize>,
     ) {
         info(stream, status, id, graph, after, count)
     }
 
     fn cuStreamGetCaptureInfo_v3(
         stream: sys::CUstream,
-        status: *mut sys::CUstreamCaptureStatus,
-        id: *mut sys::cuuint64_t,
-        graph: *mut sys::CUgraph,
-        after: *mut *const sys::CUgraphNode,
-        edges: *mut *const sys::CUgraphEdgeData,
-        count: *mut usize,
+        status: Out<sys::CUstreamCaptureStatus>,
+        id: Out<sys::cuuint64_t>,
+        graph: Out<sys::CUgraph>,
+        after: Out<*const sys::CUgraphNode>,
+        edges: Out<*const sys::CUgraphEdgeData>,
+        count: Out<usize>,
     ) {
-        put_if(edges, core::ptr::null());
+        edges.set_if_wanted(core::ptr::null());
         info(stream, status, id, graph, after, count)
     }
 
     fn cuStreamUpdateCaptureDependencies(
         stream: sys::CUstream,
-        nodes: *mut sys::CUgraphNode,
+        nodes: Out<sys::CUgraphNode>,
         count: usize,
         flags: c_uint,
     ) {
-        update(stream, array(nodes, count)?, flags)
+        update(stream, &nodes.list(count)?, flags)
     }
 
     fn cuStreamUpdateCaptureDependencies_v2(
         stream: sys::CUstream,
-        nodes: *mut sys::CUgraphNode,
-        _edges: *const sys::CUgraphEdgeData,
+        nodes: Out<sys::CUgraphNode>,
+        _edges: In<sys::CUgraphEdgeData>,
         count: usize,
         flags: c_uint,
     ) {
-        update(stream, array(nodes, count)?, flags)
+        update(stream, &nodes.list(count)?, flags)
     }
 
-    fn cuThreadExchangeStreamCaptureMode(kind: *mut sys::CUstreamCaptureMode) {
-        let before = exchange_mode(mode(*get(kind)?)?);
-        put(kind, mode_number(before))
+    fn cuThreadExchangeStreamCaptureMode(kind: Out<sys::CUstreamCaptureMode>) {
+        let before = exchange_mode(mode(kind.get()?)?);
+        kind.set(mode_number(before))
     }
 }
 
@@ -120,21 +121,18 @@ fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
 /// Node lists handed out, one per stream: good until the next such call for the stream.
 static LISTS: Mutex<Vec<(u64, Vec<usize>)>> = Mutex::new(Vec::new());
 
-/// # Safety
-/// Every pointer but `status` is null or good.
-unsafe fn info(
+fn info(
     stream: sys::CUstream,
-    status: *mut sys::CUstreamCaptureStatus,
-    id: *mut sys::cuuint64_t,
-    graph: *mut sys::CUgraph,
-    after: *mut *const sys::CUgraphNode,
-    count: *mut usize,
+    status: Out<sys::CUstreamCaptureStatus>,
+    id: Out<sys::cuuint64_t>,
+    graph: Out<sys::CUgraph>,
+    after: Out<*const sys::CUgraphNode>,
+    count: Out<usize>,
 ) -> Result {
     fault::check_current()?;
     let session = session()?;
     let now = status_of(stream)?;
-    // SAFETY: by the caller's promise.
-    unsafe { put(status, now)? };
+    status.set(now)?;
     if now != sys::CU_STREAM_CAPTURE_STATUS_ACTIVE {
         return Ok(());
     }
@@ -152,13 +150,11 @@ unsafe fn info(
         .collect();
     let mut lists = LISTS.lock();
     lists.retain(|(of, _)| *of != stream);
-    // SAFETY: by the caller's promise; the list stays until the next call for the stream.
-    unsafe {
-        put_if(id, found.id);
-        put_if(graph, to_pointer(found.graph));
-        put_if(count, nodes.len());
-        put_if(after, nodes.as_ptr().cast());
-    }
+    id.set_if_wanted(found.id);
+    graph.set_if_wanted(to_pointer(found.graph));
+    count.set_if_wanted(nodes.len());
+    // The list stays until the next call for the stream.
+    after.set_if_wanted(nodes.as_ptr().cast());
     lists.push((stream, nodes));
     Ok(())
 }

@@ -6,28 +6,29 @@ use std::sync::atomic::Ordering;
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 
+use crate::args::Out;
 use crate::capture;
 use crate::context::{current, current_or_none, current_pointer, pop, push, set_current};
-use crate::entry::{Result, driver_api, get, put, put_if};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::link;
 use crate::managed;
 use crate::session::session;
 
 driver_api! {
-    fn cuCtxCreate(context: *mut sys::CUcontext, flags: c_uint, device: sys::CUdevice) {
+    fn cuCtxCreate(context: Out<sys::CUcontext>, flags: c_uint, device: sys::CUdevice) {
         let session = session()?;
-        put(context, session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(session, device, flags)?.pointer())
     }
 
-    fn cuCtxCreate_v2(context: *mut sys::CUcontext, flags: c_uint, device: sys::CUdevice) {
+    fn cuCtxCreate_v2(context: Out<sys::CUcontext>, flags: c_uint, device: sys::CUdevice) {
         let session = session()?;
-        put(context, session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(session, device, flags)?.pointer())
     }
 
     fn cuCtxCreate_v3(
-        context: *mut sys::CUcontext,
-        params: *mut sys::CUexecAffinityParam,
+        context: Out<sys::CUcontext>,
+        params: Out<sys::CUexecAffinityParam>,
         count: c_int,
         flags: c_uint,
         device: sys::CUdevice,
@@ -36,22 +37,22 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let session = session()?;
-        put(context, session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(session, device, flags)?.pointer())
     }
 
     fn cuCtxCreate_v4(
-        context: *mut sys::CUcontext,
-        params: *mut sys::CUctxCreateParams,
+        context: Out<sys::CUcontext>,
+        params: Out<sys::CUctxCreateParams>,
         flags: c_uint,
         device: sys::CUdevice,
     ) {
-        if let Ok(params) = get(params)
+        if let Ok(params) = params.get()
             && (params.numExecAffinityParams != 0 || !params.cigParams.is_null())
         {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let session = session()?;
-        put(context, session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(session, device, flags)?.pointer())
     }
 
     fn cuCtxDestroy(context: sys::CUcontext) {
@@ -64,14 +65,14 @@ driver_api! {
         session.contexts.destroy(session, context)
     }
 
-    fn cuCtxAttach(context: *mut sys::CUcontext, flags: c_uint) {
+    fn cuCtxAttach(context: Out<sys::CUcontext>, flags: c_uint) {
         session()?;
         if flags != 0 || context.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let own = current()?;
         own.attach();
-        put(context, own.pointer())
+        context.set(own.pointer())
     }
 
     fn cuCtxDetach(context: sys::CUcontext) {
@@ -92,15 +93,15 @@ driver_api! {
         Ok(())
     }
 
-    fn cuCtxPopCurrent(context: *mut sys::CUcontext) {
+    fn cuCtxPopCurrent(context: Out<sys::CUcontext>) {
         session()?;
-        put_if(context, pop()?.pointer());
+        context.set_if_wanted(pop()?.pointer());
         Ok(())
     }
 
-    fn cuCtxPopCurrent_v2(context: *mut sys::CUcontext) {
+    fn cuCtxPopCurrent_v2(context: Out<sys::CUcontext>) {
         session()?;
-        put_if(context, pop()?.pointer());
+        context.set_if_wanted(pop()?.pointer());
         Ok(())
     }
 
@@ -111,28 +112,28 @@ driver_api! {
         Ok(())
     }
 
-    fn cuCtxGetCurrent(context: *mut sys::CUcontext) {
+    fn cuCtxGetCurrent(context: Out<sys::CUcontext>) {
         session()?;
-        put(context, current_pointer())
+        context.set(current_pointer())
     }
 
-    fn cuCtxGetDevice(device: *mut sys::CUdevice) {
+    fn cuCtxGetDevice(device: Out<sys::CUdevice>) {
         session()?;
-        put(device, current_device()?)
+        device.set(current_device()?)
     }
 
-    fn cuCtxGetDevice_v2(device: *mut sys::CUdevice, context: sys::CUcontext) {
+    fn cuCtxGetDevice_v2(device: Out<sys::CUdevice>, context: sys::CUcontext) {
         let session = session()?;
         if context.is_null() {
-            return put(device, current_device()?);
+            return device.set(current_device()?);
         }
-        put(device, session.contexts.get(context)?.device)
+        device.set(session.contexts.get(context)?.device)
     }
 
-    fn cuCtxGetFlags(flags: *mut c_uint) {
+    fn cuCtxGetFlags(flags: Out<c_uint>) {
         session()?;
         // With unified addressing every context maps host memory, and the driver says so whatever was asked for.
-        put(flags, current()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
+        flags.set(current()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {
@@ -144,14 +145,14 @@ driver_api! {
         Ok(())
     }
 
-    fn cuCtxGetId(context: sys::CUcontext, id: *mut c_ulonglong) {
-        put(id, session()?.contexts.get(context)?.handle)
+    fn cuCtxGetId(context: sys::CUcontext, id: Out<c_ulonglong>) {
+        id.set(session()?.contexts.get(context)?.handle)
     }
 
-    fn cuCtxGetApiVersion(context: sys::CUcontext, version: *mut c_uint) {
+    fn cuCtxGetApiVersion(context: sys::CUcontext, version: Out<c_uint>) {
         session()?.contexts.get(context)?;
         // What contexts have reported since version 3.2 of the API.
-        put(version, 3020)
+        version.set(3020)
     }
 
     fn cuCtxSynchronize() {
@@ -174,26 +175,26 @@ driver_api! {
         link::ask(&op, link::nothing)
     }
 
-    fn cuCtxGetLimit(value: *mut usize, limit: sys::CUlimit) {
+    fn cuCtxGetLimit(value: Out<usize>, limit: sys::CUlimit) {
         session()?;
         let op = Op::ContextGetLimit { context: current()?.handle, limit };
-        put(value, link::ask(&op, link::number)? as usize)
+        value.set(link::ask(&op, link::number)? as usize)
     }
 
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
         fault::check_current()?;
         session()?;
         current()?;
         // The range of every device of the last ten years.
-        put_if(least, 0);
-        put_if(greatest, -5);
+        least.set_if_wanted(0);
+        greatest.set_if_wanted(-5);
         Ok(())
     }
 
-    fn cuCtxGetCacheConfig(config: *mut sys::CUfunc_cache) {
+    fn cuCtxGetCacheConfig(config: Out<sys::CUfunc_cache>) {
         session()?;
         current()?;
-        put(config, sys::CU_FUNC_CACHE_PREFER_NONE)
+        config.set(sys::CU_FUNC_CACHE_PREFER_NONE)
     }
 
     fn cuCtxSetCacheConfig(config: sys::CUfunc_cache) {
@@ -204,10 +205,10 @@ driver_api! {
         if config > sys::CU_FUNC_CACHE_PREFER_EQUAL { Err(sys::CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    fn cuCtxGetSharedMemConfig(config: *mut sys::CUsharedconfig) {
+    fn cuCtxGetSharedMemConfig(config: Out<sys::CUsharedconfig>) {
         session()?;
         current()?;
-        put(config, sys::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE)
+        config.set(sys::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE)
     }
 
     fn cuCtxSetSharedMemConfig(config: sys::CUsharedconfig) {

@@ -105,10 +105,7 @@ driver_api! {
 }
 
 /// Issues an asynchronous copy, or captures it.
-///
-/// # Safety
-/// As [`linear`].
-pub(super) unsafe fn issue(
+pub(super) fn issue(
     session: &Session,
     to: End,
     from: End,
@@ -126,8 +123,7 @@ pub(super) unsafe fn issue(
     if capture::add(session, stream, node)? {
         return Ok(());
     }
-    // SAFETY: the caller's promise is handed on.
-    unsafe { linear(to, from, size, session.streams.resolve(stream)?, false) }
+    linear(to, from, size, session.streams.resolve(stream)?, false)
 }
 
 /// The stream of copies that are not asynchronous.

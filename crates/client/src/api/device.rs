@@ -4,49 +4,50 @@ use core::ffi::{c_char, c_int, c_uint};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, driver_api, put, text};
+use crate::args::{Name, Out};
+use crate::entry::{Result, driver_api};
 use crate::session::session;
 
 driver_api! {
-    fn cuDeviceGet(device: *mut sys::CUdevice, ordinal: c_int) {
+    fn cuDeviceGet(device: Out<sys::CUdevice>, ordinal: c_int) {
         session()?.devices.get(ordinal)?;
-        put(device, ordinal)
+        device.set(ordinal)
     }
 
-    fn cuDeviceGetCount(count: *mut c_int) {
-        put(count, session()?.devices.count() as c_int)
+    fn cuDeviceGetCount(count: Out<c_int>) {
+        count.set(session()?.devices.count() as c_int)
     }
 
-    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: sys::CUdevice) {
-        put_string(name, len, &session()?.devices.get(device)?.info.name)
+    fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: sys::CUdevice) {
+        name.set_text(&session()?.devices.get(device)?.info.name, len)
     }
 
-    fn cuDeviceGetUuid(uuid: *mut sys::CUuuid, device: sys::CUdevice) {
-        put(uuid, to_uuid(session()?.devices.get(device)?.info.uuid))
+    fn cuDeviceGetUuid(uuid: Out<sys::CUuuid>, device: sys::CUdevice) {
+        uuid.set(to_uuid(session()?.devices.get(device)?.info.uuid))
     }
 
-    fn cuDeviceGetUuid_v2(uuid: *mut sys::CUuuid, device: sys::CUdevice) {
-        put(uuid, to_uuid(session()?.devices.get(device)?.info.uuid))
+    fn cuDeviceGetUuid_v2(uuid: Out<sys::CUuuid>, device: sys::CUdevice) {
+        uuid.set(to_uuid(session()?.devices.get(device)?.info.uuid))
     }
 
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: sys::CUdevice) {
-        put(bytes, session()?.devices.get(device)?.info.memory as usize)
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: sys::CUdevice) {
+        bytes.set(session()?.devices.get(device)?.info.memory as usize)
     }
 
-    fn cuDeviceGetAttribute(value: *mut c_int, attribute: sys::CUdevice_attribute, device: sys::CUdevice) {
-        put(value, session()?.devices.get(device)?.attribute(attribute)?)
+    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: sys::CUdevice_attribute, device: sys::CUdevice) {
+        value.set(session()?.devices.get(device)?.attribute(attribute)?)
     }
 
-    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: sys::CUdevice) {
+    fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: sys::CUdevice) {
         let device = session()?.devices.get(device)?;
-        put(major, device.attribute(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?)?;
-        put(minor, device.attribute(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
+        major.set(device.attribute(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?)?;
+        minor.set(device.attribute(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?)
     }
 
-    fn cuDeviceGetProperties(properties: *mut sys::CUdevprop, device: sys::CUdevice) {
+    fn cuDeviceGetProperties(properties: Out<sys::CUdevprop>, device: sys::CUdevice) {
         let device = session()?.devices.get(device)?;
         let value = |id| device.attribute(id).unwrap_or(0);
-        put(properties, sys::CUdevprop {
+        properties.set(sys::CUdevprop {
             maxThreadsPerBlock: value(sys::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
             maxThreadsDim: [
                 value(sys::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
@@ -68,23 +69,23 @@ driver_api! {
         })
     }
 
-    fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: sys::CUdevice) {
-        put_string(id, len, &session()?.devices.get(device)?.info.bus_id)
+    fn cuDeviceGetPCIBusId(id: Out<c_char>, len: c_int, device: sys::CUdevice) {
+        id.set_text(&session()?.devices.get(device)?.info.bus_id, len)
     }
 
-    fn cuDeviceGetByPCIBusId(device: *mut sys::CUdevice, id: *const c_char) {
-        let wanted = text(id)?;
+    fn cuDeviceGetByPCIBusId(device: Out<sys::CUdevice>, id: Name) {
+        let wanted = id.text()?;
         let mut all = session()?.devices.all().iter();
         let found = all.position(|device| device.info.bus_id.eq_ignore_ascii_case(wanted));
-        put(device, found.ok_or(sys::CUDA_ERROR_INVALID_DEVICE)? as sys::CUdevice)
+        device.set(found.ok_or(sys::CUDA_ERROR_INVALID_DEVICE)? as sys::CUdevice)
     }
 
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: sys::CUdevice, peer: sys::CUdevice) {
-        put(can, c_int::from(can_access(device, peer)?))
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: sys::CUdevice, peer: sys::CUdevice) {
+        can.set(c_int::from(can_access(device, peer)?))
     }
 
     fn cuDeviceGetP2PAttribute(
-        value: *mut c_int,
+        value: Out<c_int>,
         attribute: sys::CUdevice_P2PAttribute,
         device: sys::CUdevice,
         peer: sys::CUdevice,
@@ -97,12 +98,12 @@ driver_api! {
             | sys::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => false,
             _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
         };
-        put(value, c_int::from(answer))
+        value.set(c_int::from(answer))
     }
 
-    fn cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice) {
+    fn cuDevicePrimaryCtxRetain(context: Out<sys::CUcontext>, device: sys::CUdevice) {
         let session = session()?;
-        put(context, session.contexts.retain(session, device)?.pointer())
+        context.set(session.contexts.retain(session, device)?.pointer())
     }
 
     fn cuDevicePrimaryCtxRelease(device: sys::CUdevice) {
@@ -135,11 +136,11 @@ driver_api! {
         session.contexts.set_primary_flags(session, device, flags)
     }
 
-    fn cuDevicePrimaryCtxGetState(device: sys::CUdevice, flags: *mut c_uint, active: *mut c_int) {
+    fn cuDevicePrimaryCtxGetState(device: sys::CUdevice, flags: Out<c_uint>, active: Out<c_int>) {
         let session = session()?;
         let (now, is_active) = session.contexts.primary_state(session, device)?;
-        put(flags, now)?;
-        put(active, c_int::from(is_active))
+        flags.set(now)?;
+        active.set(c_int::from(is_active))
     }
 }
 
@@ -159,20 +160,4 @@ fn to_uuid(bytes: [u8; 16]) -> sys::CUuuid {
     sys::CUuuid {
         bytes: bytes.map(|byte| byte as c_char),
     }
-}
-
-/// # Safety
-/// `to` is null or has room for `len` bytes.
-unsafe fn put_string(to: *mut c_char, len: c_int, value: &str) -> Result {
-    let len = usize::try_from(len).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-    if to.is_null() || len == 0 {
-        return Err(sys::CUDA_ERROR_INVALID_VALUE);
-    }
-    let copied = value.len().min(len - 1);
-    // SAFETY: `copied` bytes and the NUL fit into `len`.
-    unsafe {
-        std::ptr::copy_nonoverlapping(value.as_ptr(), to.cast(), copied);
-        to.add(copied).write(0);
-    }
-    Ok(())
 }

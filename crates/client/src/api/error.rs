@@ -4,18 +4,19 @@ use core::ffi::{CStr, c_char};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{driver_api, put};
+use crate::args::Out;
+use crate::entry::driver_api;
 
 driver_api! {
-    fn cuGetErrorName(error: sys::CUresult, name: *mut *const c_char) {
+    fn cuGetErrorName(error: sys::CUresult, name: Out<*const c_char>) {
         let known = find(error);
-        put(name, known.map_or(core::ptr::null(), |(name, _)| name.as_ptr()))?;
+        name.set(known.map_or(core::ptr::null(), |(name, _)| name.as_ptr()))?;
         known.map(|_| ()).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
-    fn cuGetErrorString(error: sys::CUresult, text: *mut *const c_char) {
+    fn cuGetErrorString(error: sys::CUresult, text: Out<*const c_char>) {
         let known = find(error);
-        put(text, known.map_or(core::ptr::null(), |(_, text)| text.as_ptr()))?;
+        text.set(known.map_or(core::ptr::null(), |(_, text)| text.as_ptr()))?;
         known.map(|_| ()).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 }

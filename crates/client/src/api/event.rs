@@ -6,9 +6,10 @@ use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
+use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api, put};
+use crate::entry::{Result, driver_api};
 use crate::handles::to_pointer;
 use crate::link;
 use crate::session::session;
@@ -17,7 +18,7 @@ const FLAGS: c_uint =
     sys::CU_EVENT_BLOCKING_SYNC | sys::CU_EVENT_DISABLE_TIMING | sys::CU_EVENT_INTERPROCESS;
 
 driver_api! {
-    fn cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
+    fn cuEventCreate(event: Out<sys::CUevent>, flags: c_uint) {
         // Between processes, events keep no time.
         let timed_between = flags & (sys::CU_EVENT_INTERPROCESS | sys::CU_EVENT_DISABLE_TIMING) == sys::CU_EVENT_INTERPROCESS;
         if flags & !FLAGS != 0 || timed_between {
@@ -26,7 +27,7 @@ driver_api! {
         if flags & sys::CU_EVENT_INTERPROCESS != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
-        put(event, to_pointer(session()?.events.create(&current()?, flags)?.handle))
+        event.set(to_pointer(session()?.events.create(&current()?, flags)?.handle))
     }
 
     fn cuEventDestroy(event: sys::CUevent) {
@@ -63,12 +64,12 @@ driver_api! {
         crate::managed::after_wait(session)
     }
 
-    fn cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) {
-        put(milliseconds, elapsed(start, end)?)
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: sys::CUevent, end: sys::CUevent) {
+        milliseconds.set(elapsed(start, end)?)
     }
 
-    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) {
-        put(milliseconds, elapsed(start, end)?)
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: sys::CUevent, end: sys::CUevent) {
+        milliseconds.set(elapsed(start, end)?)
     }
 }
 

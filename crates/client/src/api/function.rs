@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use fermata_abi::sys::driver as sys;
 
+use crate::args::Out;
 use crate::context::with_current;
-use crate::entry::{Result, driver_api, put, put_if};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::module::Function;
 use crate::session::session;
 
 driver_api! {
-    fn cuFuncGetAttribute(value: *mut c_int, attribute: sys::CUfunction_attribute, function: sys::CUfunction) {
-        put(value, find(function)?.attribute(attribute as i32)?)
+    fn cuFuncGetAttribute(value: Out<c_int>, attribute: sys::CUfunction_attribute, function: sys::CUfunction) {
+        value.set(find(function)?.attribute(attribute as i32)?)
     }
 
     fn cuFuncSetAttribute(function: sys::CUfunction, attribute: sys::CUfunction_attribute, value: c_int) {
@@ -29,21 +30,21 @@ driver_api! {
         find(function).map(|_| ())
     }
 
-    fn cuFuncGetModule(module: *mut sys::CUmodule, function: sys::CUfunction) {
-        put(module, to_pointer(find(function)?.module.handle))
+    fn cuFuncGetModule(module: Out<sys::CUmodule>, function: sys::CUfunction) {
+        module.set(to_pointer(find(function)?.module.handle))
     }
 
-    fn cuFuncGetName(name: *mut *const c_char, function: sys::CUfunction) {
-        put(name, find(function)?.name.as_ptr())
+    fn cuFuncGetName(name: Out<*const c_char>, function: sys::CUfunction) {
+        name.set(find(function)?.name.as_ptr())
     }
 
-    fn cuFuncGetParamInfo(function: sys::CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
+    fn cuFuncGetParamInfo(function: sys::CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) {
         put_param(&*find(function)?, index, offset, size)
     }
 
-    fn cuFuncIsLoaded(state: *mut sys::CUfunctionLoadingState, function: sys::CUfunction) {
+    fn cuFuncIsLoaded(state: Out<sys::CUfunctionLoadingState>, function: sys::CUfunction) {
         find(function)?;
-        put(state, sys::CU_FUNCTION_LOADING_STATE_LOADED)
+        state.set(sys::CU_FUNCTION_LOADING_STATE_LOADED)
     }
 
     fn cuFuncLoad(function: sys::CUfunction) {
@@ -64,22 +65,17 @@ pub(super) fn find(function: sys::CUfunction) -> Result<Arc<Function>> {
     }
 }
 
-/// # Safety
-/// Both pointers are null or point to room for a number.
-pub(super) unsafe fn put_param(
+pub(super) fn put_param(
     function: &Function,
     index: usize,
-    offset: *mut usize,
-    size: *mut usize,
+    offset: Out<usize>,
+    size: Out<usize>,
 ) -> Result {
     let (at, bytes) = *function
         .params
         .get(index)
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-    // SAFETY: by the caller's promise.
-    unsafe {
-        put(offset, at as usize)?;
-        put_if(size, bytes as usize);
-    }
+    offset.set(at as usize)?;
+    size.set_if_wanted(bytes as usize);
     Ok(())
 }

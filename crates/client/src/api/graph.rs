@@ -1,23 +1,24 @@
 //! Graphs: making, changing and asking.
 
-use core::ffi::{c_char, c_uint};
+use core::ffi::c_uint;
 
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Edge, EdgeData, Graph, NodeId};
 
+use crate::args::{In, Name, Out};
 use crate::capture::PLAIN;
-use crate::entry::{Result, array, driver_api, put, put_if, text};
+use crate::entry::{Result, driver_api};
 use crate::graphs::{State, refused};
 use crate::handles::{of, to_pointer};
 use crate::session::session;
 
 driver_api! {
-    fn cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint) {
+    fn cuGraphCreate(graph: Out<sys::CUgraph>, flags: c_uint) {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(graph, to_pointer(session()?.graphs.lock().create(Graph::new())))
+        graph.set(to_pointer(session()?.graphs.lock().create(Graph::new())))
     }
 
     fn cuGraphDestroy(graph: sys::CUgraph) {
@@ -27,38 +28,38 @@ driver_api! {
         Ok(())
     }
 
-    fn cuGraphClone(clone: *mut sys::CUgraph, graph: sys::CUgraph) {
+    fn cuGraphClone(clone: Out<sys::CUgraph>, graph: sys::CUgraph) {
         let mut graphs = session()?.graphs.lock();
         let copy = graphs.graph(of(graph))?.clone();
-        put(clone, to_pointer(graphs.create(copy)))
+        clone.set(to_pointer(graphs.create(copy)))
     }
 
-    fn cuGraphNodeFindInClone(node: *mut sys::CUgraphNode, original: sys::CUgraphNode, clone: sys::CUgraph) {
+    fn cuGraphNodeFindInClone(node: Out<sys::CUgraphNode>, original: sys::CUgraphNode, clone: sys::CUgraph) {
         let mut graphs = session()?.graphs.lock();
         let (_, id) = graphs.node(of(original))?;
         graphs.graph(of(clone))?.node(id).map_err(refused)?;
-        put(node, to_pointer(graphs.node_handle(of(clone), id)))
+        node.set(to_pointer(graphs.node_handle(of(clone), id)))
     }
 
     fn cuGraphDestroyNode(node: sys::CUgraphNode) {
         session()?.graphs.lock().remove_node(of(node))
     }
 
-    fn cuGraphNodeGetType(node: sys::CUgraphNode, kind: *mut sys::CUgraphNodeType) {
-        put(kind, session()?.graphs.lock().kind(of(node))?.cuda_type())
+    fn cuGraphNodeGetType(node: sys::CUgraphNode, kind: Out<sys::CUgraphNodeType>) {
+        kind.set(session()?.graphs.lock().kind(of(node))?.cuda_type())
     }
 
-    fn cuGraphChildGraphNodeGetGraph(node: sys::CUgraphNode, graph: *mut sys::CUgraph) {
-        put(graph, to_pointer(session()?.graphs.lock().inner_handle(of(node))?))
+    fn cuGraphChildGraphNodeGetGraph(node: sys::CUgraphNode, graph: Out<sys::CUgraph>) {
+        graph.set(to_pointer(session()?.graphs.lock().inner_handle(of(node))?))
     }
 
-    fn cuGraphGetNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+    fn cuGraphGetNodes(graph: sys::CUgraph, nodes: Out<sys::CUgraphNode>, count: Out<usize>) {
         let mut graphs = session()?.graphs.lock();
         let all: Vec<NodeId> = graphs.graph(of(graph))?.nodes().map(|(id, _)| id).collect();
         list(&mut graphs, of(graph), &all, nodes, count)
     }
 
-    fn cuGraphGetRootNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+    fn cuGraphGetRootNodes(graph: sys::CUgraph, nodes: Out<sys::CUgraphNode>, count: Out<usize>) {
         let mut graphs = session()?.graphs.lock();
         let roots: Vec<NodeId> = graphs.graph(of(graph))?.roots().collect();
         list(&mut graphs, of(graph), &roots, nodes, count)
@@ -66,65 +67,65 @@ driver_api! {
 
     fn cuGraphGetEdges(
         graph: sys::CUgraph,
-        from: *mut sys::CUgraphNode,
-        to: *mut sys::CUgraphNode,
-        count: *mut usize,
+        from: Out<sys::CUgraphNode>,
+        to: Out<sys::CUgraphNode>,
+        count: Out<usize>,
     ) {
-        list_edges(graph, from, to, core::ptr::null_mut(), count)
+        list_edges(graph, from, to, Out::null(), count)
     }
 
     fn cuGraphGetEdges_v2(
         graph: sys::CUgraph,
-        from: *mut sys::CUgraphNode,
-        to: *mut sys::CUgraphNode,
-        data: *mut sys::CUgraphEdgeData,
-        count: *mut usize,
+        from: Out<sys::CUgraphNode>,
+        to: Out<sys::CUgraphNode>,
+        data: Out<sys::CUgraphEdgeData>,
+        count: Out<usize>,
     ) {
         list_edges(graph, from, to, data, count)
     }
 
-    fn cuGraphNodeGetDependencies(node: sys::CUgraphNode, nodes: *mut sys::CUgraphNode, count: *mut usize) {
-        list_neighbours(node, false, nodes, core::ptr::null_mut(), count)
+    fn cuGraphNodeGetDependencies(node: sys::CUgraphNode, nodes: Out<sys::CUgraphNode>, count: Out<usize>) {
+        list_neighbours(node, false, nodes, Out::null(), count)
     }
 
     fn cuGraphNodeGetDependencies_v2(
         node: sys::CUgraphNode,
-        nodes: *mut sys::CUgraphNode,
-        data: *mut sys::CUgraphEdgeData,
-        count: *mut usize,
+        nodes: Out<sys::CUgraphNode>,
+        data: Out<sys::CUgraphEdgeData>,
+        count: Out<usize>,
     ) {
         list_neighbours(node, false, nodes, data, count)
     }
 
-    fn cuGraphNodeGetDependentNodes(node: sys::CUgraphNode, nodes: *mut sys::CUgraphNode, count: *mut usize) {
-        list_neighbours(node, true, nodes, core::ptr::null_mut(), count)
+    fn cuGraphNodeGetDependentNodes(node: sys::CUgraphNode, nodes: Out<sys::CUgraphNode>, count: Out<usize>) {
+        list_neighbours(node, true, nodes, Out::null(), count)
     }
 
     fn cuGraphNodeGetDependentNodes_v2(
         node: sys::CUgraphNode,
-        nodes: *mut sys::CUgraphNode,
-        data: *mut sys::CUgraphEdgeData,
-        count: *mut usize,
+        nodes: Out<sys::CUgraphNode>,
+        data: Out<sys::CUgraphEdgeData>,
+        count: Out<usize>,
     ) {
         list_neighbours(node, true, nodes, data, count)
     }
 
     fn cuGraphAddDependencies(
         graph: sys::CUgraph,
-        from: *const sys::CUgraphNode,
-        to: *const sys::CUgraphNode,
+        from: In<sys::CUgraphNode>,
+        to: In<sys::CUgraphNode>,
         count: usize,
     ) {
         let mut graphs = session()?.graphs.lock();
-        let edges = edges(&graphs, graph, from, to, core::ptr::null(), count)?;
+        let edges = edges(&graphs, graph, from, to, In::null(), count)?;
         graphs.graph_mut(of(graph))?.add_edges(&edges).map_err(refused)
     }
 
     fn cuGraphAddDependencies_v2(
         graph: sys::CUgraph,
-        from: *const sys::CUgraphNode,
-        to: *const sys::CUgraphNode,
-        data: *const sys::CUgraphEdgeData,
+        from: In<sys::CUgraphNode>,
+        to: In<sys::CUgraphNode>,
+        data: In<sys::CUgraphEdgeData>,
         count: usize,
     ) {
         let mut graphs = session()?.graphs.lock();
@@ -134,20 +135,20 @@ driver_api! {
 
     fn cuGraphRemoveDependencies(
         graph: sys::CUgraph,
-        from: *const sys::CUgraphNode,
-        to: *const sys::CUgraphNode,
+        from: In<sys::CUgraphNode>,
+        to: In<sys::CUgraphNode>,
         count: usize,
     ) {
         let mut graphs = session()?.graphs.lock();
-        let edges = edges(&graphs, graph, from, to, core::ptr::null(), count)?;
+        let edges = edges(&graphs, graph, from, to, In::null(), count)?;
         graphs.graph_mut(of(graph))?.remove_edges(&edges).map_err(refused)
     }
 
     fn cuGraphRemoveDependencies_v2(
         graph: sys::CUgraph,
-        from: *const sys::CUgraphNode,
-        to: *const sys::CUgraphNode,
-        data: *const sys::CUgraphEdgeData,
+        from: In<sys::CUgraphNode>,
+        to: In<sys::CUgraphNode>,
+        data: In<sys::CUgraphEdgeData>,
         count: usize,
     ) {
         let mut graphs = session()?.graphs.lock();
@@ -155,10 +156,10 @@ driver_api! {
         graphs.graph_mut(of(graph))?.remove_edges(&edges).map_err(refused)
     }
 
-    fn cuGraphDebugDotPrint(graph: sys::CUgraph, path: *const c_char, flags: c_uint) {
+    fn cuGraphDebugDotPrint(graph: sys::CUgraph, path: Name, flags: c_uint) {
         let verbose = flags & sys::CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE != 0;
         let drawing = fermata_graph::dot::print(session()?.graphs.lock().graph(of(graph))?, verbose);
-        std::fs::write(text(path)?, drawing).map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)
+        std::fs::write(path.text()?, drawing).map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)
     }
 }
 
@@ -175,22 +176,17 @@ pub(super) fn ids(
     nodes.iter().map(id).collect()
 }
 
-/// # Safety
-/// The three lists are null or `count` long.
-unsafe fn edges(
+fn edges(
     graphs: &State,
     graph: sys::CUgraph,
-    from: *const sys::CUgraphNode,
-    to: *const sys::CUgraphNode,
-    data: *const sys::CUgraphEdgeData,
+    from: In<sys::CUgraphNode>,
+    to: In<sys::CUgraphNode>,
+    data: In<sys::CUgraphEdgeData>,
     count: usize,
 ) -> Result<Vec<Edge>> {
-    // SAFETY: by the caller's promise.
-    let (from, to) = unsafe { (array(from, count)?, array(to, count)?) };
-    let data: &[sys::CUgraphEdgeData] =
-        // SAFETY: as above.
-        if data.is_null() { &[] } else { unsafe { array(data, count)? } };
-    let (from, to) = (ids(graphs, of(graph), from)?, ids(graphs, of(graph), to)?);
+    let (from, to) = (from.list(count)?, to.list(count)?);
+    let data = data.list_if_any(count)?;
+    let (from, to) = (ids(graphs, of(graph), &from)?, ids(graphs, of(graph), &to)?);
     let data = data.iter().map(edge_data).chain(std::iter::repeat(PLAIN));
     Ok(from
         .into_iter()
@@ -218,73 +214,53 @@ fn to_edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
 }
 
 /// Writes as many handles as there is room for; with no room at all, only says how many there are.
-///
-/// # Safety
-/// `count` is null or points to the room in `nodes`.
-unsafe fn list(
+fn list(
     graphs: &mut State,
     graph: Handle,
     ids: &[NodeId],
-    nodes: *mut sys::CUgraphNode,
-    count: *mut usize,
+    nodes: Out<sys::CUgraphNode>,
+    count: Out<usize>,
 ) -> Result {
-    // SAFETY: by the caller's promise, for each place below the room.
-    unsafe {
-        let room = *crate::entry::get(count)?;
-        if nodes.is_null() {
-            return put(count, ids.len());
-        }
-        for n in 0..room {
-            let handle = ids.get(n).map_or(0, |id| graphs.node_handle(graph, *id));
-            put(nodes.add(n), to_pointer(handle))?;
-        }
-        put(count, room.min(ids.len()))
+    let room = count.get()?;
+    if nodes.is_null() {
+        return count.set(ids.len());
     }
+    for n in 0..room {
+        let handle = ids.get(n).map_or(0, |id| graphs.node_handle(graph, *id));
+        nodes.set_at(n, to_pointer(handle))?;
+    }
+    count.set(room.min(ids.len()))
 }
 
-/// # Safety
-/// As [`list`], for three lists.
-unsafe fn list_edges(
+fn list_edges(
     graph: sys::CUgraph,
-    from: *mut sys::CUgraphNode,
-    to: *mut sys::CUgraphNode,
-    data: *mut sys::CUgraphEdgeData,
-    count: *mut usize,
+    from: Out<sys::CUgraphNode>,
+    to: Out<sys::CUgraphNode>,
+    data: Out<sys::CUgraphEdgeData>,
+    count: Out<usize>,
 ) -> Result {
     let mut graphs = session()?.graphs.lock();
     let edges: Vec<Edge> = graphs.graph(of(graph))?.edges().collect();
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let room = *crate::entry::get(count)?;
-        if from.is_null() || to.is_null() {
-            return put(count, edges.len());
-        }
-        for (n, edge) in edges.iter().take(room).enumerate() {
-            put(
-                from.add(n),
-                to_pointer(graphs.node_handle(of(graph), edge.from)),
-            )?;
-            put(
-                to.add(n),
-                to_pointer(graphs.node_handle(of(graph), edge.to)),
-            )?;
-            put_if(
-                if data.is_null() { data } else { data.add(n) },
-                to_edge_data(edge.data),
-            );
-        }
-        put(count, room.min(edges.len()))
+    let room = count.get()?;
+    if from.is_null() || to.is_null() {
+        return count.set(edges.len());
     }
+    for (n, edge) in edges.iter().take(room).enumerate() {
+        from.set_at(n, to_pointer(graphs.node_handle(of(graph), edge.from)))?;
+        to.set_at(n, to_pointer(graphs.node_handle(of(graph), edge.to)))?;
+        if !data.is_null() {
+            data.set_at(n, to_edge_data(edge.data))?;
+        }
+    }
+    count.set(room.min(edges.len()))
 }
 
-/// # Safety
-/// As [`list`], for two lists.
-unsafe fn list_neighbours(
+fn list_neighbours(
     node: sys::CUgraphNode,
     dependents: bool,
-    nodes: *mut sys::CUgraphNode,
-    data: *mut sys::CUgraphEdgeData,
-    count: *mut usize,
+    nodes: Out<sys::CUgraphNode>,
+    data: Out<sys::CUgraphEdgeData>,
+    count: Out<usize>,
 ) -> Result {
     let mut graphs = session()?.graphs.lock();
     let (home, id) = graphs.node(of(node))?;
@@ -294,19 +270,11 @@ unsafe fn list_neighbours(
         false => graph.node(id).map_err(refused)?.dependencies.clone(),
     };
     let ids: Vec<NodeId> = found.iter().map(|(id, _)| *id).collect();
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let room = if nodes.is_null() {
-            0
-        } else {
-            *crate::entry::get(count)?
-        };
-        list(&mut graphs, home, &ids, nodes, count)?;
+    let room = if nodes.is_null() { 0 } else { count.get()? };
+    list(&mut graphs, home, &ids, nodes, count)?;
+    if !data.is_null() {
         for (n, (_, edge)) in found.iter().take(room).enumerate() {
-            put_if(
-                if data.is_null() { data } else { data.add(n) },
-                to_edge_data(*edge),
-            );
+            data.set_at(n, to_edge_data(*edge))?;
         }
     }
     Ok(())

@@ -1,107 +1,103 @@
 //! Nodes of any kind through one structure.
 
-use core::ffi::c_void;
+use core::ffi::{c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{HostCall, MemOp, MemOpKind, NodeKind};
 
 use super::graph_node::{add, add_with, alloc_node, child_of};
 use super::graph_params::{copy_node, kernel_node, memset_node};
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::handles::of;
 use crate::session::session;
 
 driver_api! {
     fn cuGraphAddNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *mut sys::CUgraphNodeParams,
+        params: Out<sys::CUgraphNodeParams>,
     ) {
-        put(node, add_any(graph, array(after, count)?, &[], params)?)
+        node.set(add_any(graph, &after.list(count)?, &[], params)?)
     }
 
     fn cuGraphAddNode_v2(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
-        edges: *const sys::CUgraphEdgeData,
+        after: In<sys::CUgraphNode>,
+        edges: In<sys::CUgraphEdgeData>,
         count: usize,
-        params: *mut sys::CUgraphNodeParams,
+        params: Out<sys::CUgraphNodeParams>,
     ) {
-        let edges: &[_] = if edges.is_null() { &[] } else { array(edges, count)? };
-        put(node, add_any(graph, array(after, count)?, edges, params)?)
+        let edges = edges.list_if_any(count)?;
+        node.set(add_any(graph, &after.list(count)?, &edges, params)?)
     }
 
-    fn cuGraphNodeSetParams(node: sys::CUgraphNode, params: *mut sys::CUgraphNodeParams) {
-        let kind = kind_of(get(params)?)?;
+    fn cuGraphNodeSetParams(node: sys::CUgraphNode, params: Out<sys::CUgraphNodeParams>) {
+        let kind = kind_of(&params.get()?)?;
         session()?.graphs.lock().set_kind(of(node), kind)
     }
 
     fn cuGraphExecNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *mut sys::CUgraphNodeParams,
+        params: Out<sys::CUgraphNodeParams>,
     ) {
-        let kind = kind_of(get(params)?)?;
+        let kind = kind_of(&params.get()?)?;
         session()?.graphs.lock().set_exec(exec, of(node), kind)
     }
 
     fn cuGraphAddBatchMemOpNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
+        params: In<sys::CUDA_BATCH_MEM_OP_NODE_PARAMS>,
     ) {
-        let params = get(params)?;
-        let operations = memory_operations(array(params.paramArray, params.count as usize)?)?;
-        put(node, add(graph, array(after, count)?, NodeKind::BatchMemOp(operations))?)
+        let params = &params.get()?;
+        let operations = memory_operations(&entries(params.paramArray, params.count)?)?;
+        node.set(add(graph, &after.list(count)?, NodeKind::BatchMemOp(operations))?)
     }
 
     fn cuGraphBatchMemOpNodeSetParams(
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
+        params: In<sys::CUDA_BATCH_MEM_OP_NODE_PARAMS>,
     ) {
-        let params = get(params)?;
-        let operations = memory_operations(array(params.paramArray, params.count as usize)?)?;
+        let params = &params.get()?;
+        let operations = memory_operations(&entries(params.paramArray, params.count)?)?;
         session()?.graphs.lock().set_kind(of(node), NodeKind::BatchMemOp(operations))
     }
 
     fn cuGraphExecBatchMemOpNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
+        params: In<sys::CUDA_BATCH_MEM_OP_NODE_PARAMS>,
     ) {
-        let params = get(params)?;
-        let operations = memory_operations(array(params.paramArray, params.count as usize)?)?;
+        let params = &params.get()?;
+        let operations = memory_operations(&entries(params.paramArray, params.count)?)?;
         session()?.graphs.lock().set_exec(exec, of(node), NodeKind::BatchMemOp(operations))
     }
 }
 
-/// # Safety
-/// `params` is null or a structure as the API demands, which may be written.
-unsafe fn add_any(
+fn add_any(
     graph: sys::CUgraph,
     after: &[sys::CUgraphNode],
     edges: &[sys::CUgraphEdgeData],
-    params: *mut sys::CUgraphNodeParams,
+    params: Out<sys::CUgraphNodeParams>,
 ) -> Result<sys::CUgraphNode> {
-    // SAFETY: by the caller's promise.
-    let kind = unsafe { kind_of(get(params)?) }?;
+    let kind = kind_of(&params.get()?)?;
     if let NodeKind::MemAlloc(alloc) = &kind {
-        // SAFETY: the structure says that it is an allocation's.
-        unsafe { (*params).__bindgen_anon_1.alloc.dptr = alloc.address };
+        let address = alloc.address;
+        params.update(|it| it.__bindgen_anon_1.alloc.dptr = address)?;
     }
     add_with(graph, after, edges, kind)
 }
 
-/// # Safety
-/// The structure is as the API demands for the kind it names.
-unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
+fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
     let of_kind = &params.__bindgen_anon_1;
-    // SAFETY: each field is read for the kind that it belongs to, by the caller's promise.
+    // SAFETY: each field is read for the kind that it belongs to; of numbers and pointers every bit pattern is one.
     unsafe {
         Ok(match params.type_ {
             sys::CU_GRAPH_NODE_TYPE_KERNEL => {
@@ -154,10 +150,7 @@ unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
             sys::CU_GRAPH_NODE_TYPE_MEM_FREE => NodeKind::MemFree(of_kind.free.dptr),
             sys::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
                 let batch = &of_kind.memOp;
-                NodeKind::BatchMemOp(memory_operations(array(
-                    batch.paramArray,
-                    batch.count as usize,
-                )?)?)
+                NodeKind::BatchMemOp(memory_operations(&entries(batch.paramArray, batch.count)?)?)
             }
             _ => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
         })
@@ -171,13 +164,17 @@ fn host_call(function: sys::CUhostFn, data: *mut c_void) -> Result<HostCall> {
     })
 }
 
+/// The list of operations that a structure names.
+fn entries(
+    list: *mut sys::CUstreamBatchMemOpParams,
+    count: c_uint,
+) -> Result<Vec<sys::CUstreamBatchMemOpParams>> {
+    // SAFETY: null, or as many operations as the program's structure says.
+    unsafe { In::from_raw(list) }.list(count as usize)
+}
+
 /// Operations on words.
-///
-/// # Safety
-/// Every entry is as the API demands for the operation it names.
-pub(super) unsafe fn memory_operations(
-    entries: &[sys::CUstreamBatchMemOpParams],
-) -> Result<Vec<MemOp>> {
+pub(super) fn memory_operations(entries: &[sys::CUstreamBatchMemOpParams]) -> Result<Vec<MemOp>> {
     let one = |entry: &sys::CUstreamBatchMemOpParams| {
         // SAFETY: the operation's number is at the same place in every member, and tells which one it is.
         let (kind, address, value, flags, wide) = unsafe {

@@ -8,9 +8,10 @@ use fermata_graph::NodeKind;
 
 use super::graph_node::{child_of, host_node, kernel};
 use super::graph_params::{copy_node, kernel_node, memset_node};
+use crate::args::{In, Out};
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api, get, put, put_if};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::graphs::Stale;
 use crate::handles::{of, to_pointer};
@@ -20,45 +21,48 @@ use crate::session::session;
 
 driver_api! {
     fn cuGraphInstantiate(
-        exec: *mut sys::CUgraphExec,
+        exec: Out<sys::CUgraphExec>,
         graph: sys::CUgraph,
-        error: *mut sys::CUgraphNode,
-        _log: *mut c_char,
+        error: Out<sys::CUgraphNode>,
+        _log: Out<c_char>,
         _size: usize,
     ) {
-        put_if(error, core::ptr::null_mut());
-        put(exec, instantiate(graph, 0)?)
+        error.set_if_wanted(core::ptr::null_mut());
+        exec.set(instantiate(graph, 0)?)
     }
 
     fn cuGraphInstantiate_v2(
-        exec: *mut sys::CUgraphExec,
+        exec: Out<sys::CUgraphExec>,
         graph: sys::CUgraph,
-        error: *mut sys::CUgraphNode,
-        _log: *mut c_char,
+        error: Out<sys::CUgraphNode>,
+        _log: Out<c_char>,
         _size: usize,
     ) {
-        put_if(error, core::ptr::null_mut());
-        put(exec, instantiate(graph, 0)?)
+        error.set_if_wanted(core::ptr::null_mut());
+        exec.set(instantiate(graph, 0)?)
     }
 
-    fn cuGraphInstantiateWithFlags(exec: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: c_ulonglong) {
-        put(exec, instantiate(graph, flags)?)
+    fn cuGraphInstantiateWithFlags(exec: Out<sys::CUgraphExec>, graph: sys::CUgraph, flags: c_ulonglong) {
+        exec.set(instantiate(graph, flags)?)
     }
 
     fn cuGraphInstantiateWithParams(
-        exec: *mut sys::CUgraphExec,
+        exec: Out<sys::CUgraphExec>,
         graph: sys::CUgraph,
-        params: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+        params: Out<sys::CUDA_GRAPH_INSTANTIATE_PARAMS>,
     ) {
-        let flags = get(params)?.flags;
+        let flags = params.get()?.flags;
         let made = instantiate(graph, flags);
-        (*params).hErrNode_out = core::ptr::null_mut();
-        (*params).result_out = match made {
+        let result = match made {
             Ok(_) => sys::CUDA_GRAPH_INSTANTIATE_SUCCESS,
             Err(sys::CUDA_ERROR_NOT_SUPPORTED) => sys::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED,
             Err(_) => sys::CUDA_GRAPH_INSTANTIATE_ERROR,
         };
-        put(exec, made?)
+        params.update(|it| {
+            it.hErrNode_out = core::ptr::null_mut();
+            it.result_out = result;
+        })?;
+        exec.set(made?)
     }
 
     fn cuGraphExecDestroy(exec: sys::CUgraphExec) {
@@ -67,8 +71,8 @@ driver_api! {
         lower::destroy(session, of(exec), &gone)
     }
 
-    fn cuGraphExecGetFlags(exec: sys::CUgraphExec, flags: *mut sys::cuuint64_t) {
-        put(flags, session()?.graphs.lock().exec(exec)?.flags)
+    fn cuGraphExecGetFlags(exec: sys::CUgraphExec, flags: Out<sys::cuuint64_t>) {
+        flags.set(session()?.graphs.lock().exec(exec)?.flags)
     }
 
     fn cuGraphLaunch(exec: sys::CUgraphExec, stream: sys::CUstream) {
@@ -96,31 +100,31 @@ driver_api! {
     fn cuGraphExecUpdate(
         exec: sys::CUgraphExec,
         graph: sys::CUgraph,
-        error: *mut sys::CUgraphNode,
-        result: *mut sys::CUgraphExecUpdateResult,
+        error: Out<sys::CUgraphNode>,
+        result: Out<sys::CUgraphExecUpdateResult>,
     ) {
         let info = update(exec, graph)?;
-        put_if(error, info.errorNode);
-        put_if(result, info.result);
+        error.set_if_wanted(info.errorNode);
+        result.set_if_wanted(info.result);
         verdict(&info)
     }
 
     fn cuGraphExecUpdate_v2(
         exec: sys::CUgraphExec,
         graph: sys::CUgraph,
-        result: *mut sys::CUgraphExecUpdateResultInfo,
+        result: Out<sys::CUgraphExecUpdateResultInfo>,
     ) {
         let info = update(exec, graph)?;
-        put_if(result, info);
+        result.set_if_wanted(info);
         verdict(&info)
     }
 
     fn cuGraphExecKernelNodeSetParams_v2(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_KERNEL_NODE_PARAMS,
+        params: In<sys::CUDA_KERNEL_NODE_PARAMS>,
     ) {
-        let mut new = kernel_node(get(params)?)?;
+        let mut new = kernel_node(&params.get()?)?;
         new.attributes = kernel(of(node))?.attributes;
         session()?.graphs.lock().set_exec(exec, of(node), NodeKind::Kernel(new))
     }
@@ -128,29 +132,29 @@ driver_api! {
     fn cuGraphExecMemcpyNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        copy: *const sys::CUDA_MEMCPY3D,
+        copy: In<sys::CUDA_MEMCPY3D>,
         context: sys::CUcontext,
     ) {
-        let copy = NodeKind::Memcpy(copy_node(get(copy)?, context)?);
+        let copy = NodeKind::Memcpy(copy_node(&copy.get()?, context)?);
         session()?.graphs.lock().set_exec(exec, of(node), copy)
     }
 
     fn cuGraphExecMemsetNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        params: In<sys::CUDA_MEMSET_NODE_PARAMS>,
         _context: sys::CUcontext,
     ) {
-        let fill = NodeKind::Memset(memset_node(get(params)?)?);
+        let fill = NodeKind::Memset(memset_node(&params.get()?)?);
         session()?.graphs.lock().set_exec(exec, of(node), fill)
     }
 
     fn cuGraphExecHostNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_HOST_NODE_PARAMS,
+        params: In<sys::CUDA_HOST_NODE_PARAMS>,
     ) {
-        let call = NodeKind::Host(host_node(get(params)?)?);
+        let call = NodeKind::Host(host_node(&params.get()?)?);
         session()?.graphs.lock().set_exec(exec, of(node), call)
     }
 
@@ -198,10 +202,10 @@ driver_api! {
         Ok(())
     }
 
-    fn cuGraphNodeGetEnabled(exec: sys::CUgraphExec, node: sys::CUgraphNode, enabled: *mut c_uint) {
+    fn cuGraphNodeGetEnabled(exec: sys::CUgraphExec, node: sys::CUgraphNode, enabled: Out<c_uint>) {
         let mut graphs = session()?.graphs.lock();
         let path = graphs.path(of(node))?;
-        put(enabled, c_uint::from(!graphs.exec(exec)?.disabled.contains(&path)))
+        enabled.set(c_uint::from(!graphs.exec(exec)?.disabled.contains(&path)))
     }
 }
 

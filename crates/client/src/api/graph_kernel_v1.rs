@@ -5,24 +5,25 @@ use fermata_graph::{KernelNode, NodeKind};
 
 use super::graph_node::{add, kernel};
 use super::graph_params::{kernel_node, kernel_params};
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::handles::of;
 use crate::session::session;
 
 driver_api! {
     fn cuGraphAddKernelNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
+        params: In<sys::CUDA_KERNEL_NODE_PARAMS_v1>,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Kernel(node_of(get(params)?)?))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Kernel(node_of(&params.get()?)?))?)
     }
 
-    fn cuGraphKernelNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_KERNEL_NODE_PARAMS_v1) {
+    fn cuGraphKernelNodeGetParams(node: sys::CUgraphNode, params: Out<sys::CUDA_KERNEL_NODE_PARAMS_v1>) {
         let view = kernel_params(of(node), &kernel(of(node))?)?;
-        put(params, sys::CUDA_KERNEL_NODE_PARAMS_v1 {
+        params.set(sys::CUDA_KERNEL_NODE_PARAMS_v1 {
             func: view.func,
             gridDimX: view.gridDimX,
             gridDimY: view.gridDimY,
@@ -38,27 +39,25 @@ driver_api! {
 
     fn cuGraphKernelNodeSetParams(
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
+        params: In<sys::CUDA_KERNEL_NODE_PARAMS_v1>,
     ) {
         let attributes = kernel(of(node))?.attributes;
-        let new = KernelNode { attributes, ..node_of(get(params)?)? };
+        let new = KernelNode { attributes, ..node_of(&params.get()?)? };
         session()?.graphs.lock().set_kind(of(node), NodeKind::Kernel(new))
     }
 
     fn cuGraphExecKernelNodeSetParams(
         exec: sys::CUgraphExec,
         node: sys::CUgraphNode,
-        params: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
+        params: In<sys::CUDA_KERNEL_NODE_PARAMS_v1>,
     ) {
         let attributes = kernel(of(node))?.attributes;
-        let new = KernelNode { attributes, ..node_of(get(params)?)? };
+        let new = KernelNode { attributes, ..node_of(&params.get()?)? };
         session()?.graphs.lock().set_exec(exec, of(node), NodeKind::Kernel(new))
     }
 }
 
-/// # Safety
-/// The parameter lists are as the API demands.
-unsafe fn node_of(params: &sys::CUDA_KERNEL_NODE_PARAMS_v1) -> Result<KernelNode> {
+fn node_of(params: &sys::CUDA_KERNEL_NODE_PARAMS_v1) -> Result<KernelNode> {
     let params = sys::CUDA_KERNEL_NODE_PARAMS {
         func: params.func,
         gridDimX: params.gridDimX,
@@ -72,6 +71,5 @@ unsafe fn node_of(params: &sys::CUDA_KERNEL_NODE_PARAMS_v1) -> Result<KernelNode
         extra: params.extra,
         ..Default::default()
     };
-    // SAFETY: by the caller's promise.
-    unsafe { kernel_node(&params) }
+    kernel_node(&params)
 }

@@ -10,9 +10,10 @@ use fermata_graph::{
 
 use super::graph::{edge_data, ids};
 use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
+use crate::args::{In, Out};
 use crate::capture::PLAIN;
 use crate::context::current;
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::entry::{Result, driver_api};
 use crate::graphs::refused;
 use crate::handles::{of, to_pointer};
 use crate::link;
@@ -21,121 +22,120 @@ use crate::session::session;
 
 driver_api! {
     fn cuGraphAddKernelNode_v2(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *const sys::CUDA_KERNEL_NODE_PARAMS,
+        params: In<sys::CUDA_KERNEL_NODE_PARAMS>,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Kernel(kernel_node(get(params)?)?))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Kernel(kernel_node(&params.get()?)?))?)
     }
 
     fn cuGraphAddMemcpyNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        copy: *const sys::CUDA_MEMCPY3D,
+        copy: In<sys::CUDA_MEMCPY3D>,
         context: sys::CUcontext,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Memcpy(copy_node(get(copy)?, context)?))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Memcpy(copy_node(&copy.get()?, context)?))?)
     }
 
     fn cuGraphAddMemsetNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        params: In<sys::CUDA_MEMSET_NODE_PARAMS>,
         _context: sys::CUcontext,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Memset(memset_node(get(params)?)?))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Memset(memset_node(&params.get()?)?))?)
     }
 
     fn cuGraphAddHostNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *const sys::CUDA_HOST_NODE_PARAMS,
+        params: In<sys::CUDA_HOST_NODE_PARAMS>,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Host(host_node(get(params)?)?))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Host(host_node(&params.get()?)?))?)
     }
 
     fn cuGraphAddChildGraphNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
         child: sys::CUgraph,
     ) {
         let child = child_of(child)?;
-        put(node, add(graph, array(after, count)?, child)?)
+        node.set(add(graph, &after.list(count)?, child)?)
     }
 
     fn cuGraphAddEmptyNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::Empty)?)
+        node.set(add(graph, &after.list(count)?, NodeKind::Empty)?)
     }
 
     fn cuGraphAddEventRecordNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
         event: sys::CUevent,
     ) {
         let event = session()?.events.get(event)?.handle;
-        put(node, add(graph, array(after, count)?, NodeKind::EventRecord(event))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::EventRecord(event))?)
     }
 
     fn cuGraphAddEventWaitNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
         event: sys::CUevent,
     ) {
         let event = session()?.events.get(event)?.handle;
-        put(node, add(graph, array(after, count)?, NodeKind::EventWait(event))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::EventWait(event))?)
     }
 
     fn cuGraphAddMemAllocNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
-        params: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+        params: Out<sys::CUDA_MEM_ALLOC_NODE_PARAMS>,
     ) {
-        let given = *get(params)?;
+        let given = params.get()?;
         let made = NodeKind::MemAlloc(alloc_node(given.poolProps.location.id, given.bytesize)?);
         let NodeKind::MemAlloc(alloc) = made else { return Err(sys::CUDA_ERROR_UNKNOWN) };
-        put(node, add(graph, array(after, count)?, made)?)?;
-        (*params).dptr = alloc.address;
-        Ok(())
+        node.set(add(graph, &after.list(count)?, made)?)?;
+        params.update(|it| it.dptr = alloc.address)
     }
 
     fn cuGraphAddMemFreeNode(
-        node: *mut sys::CUgraphNode,
+        node: Out<sys::CUgraphNode>,
         graph: sys::CUgraph,
-        after: *const sys::CUgraphNode,
+        after: In<sys::CUgraphNode>,
         count: usize,
         address: sys::CUdeviceptr,
     ) {
-        put(node, add(graph, array(after, count)?, NodeKind::MemFree(address))?)
+        node.set(add(graph, &after.list(count)?, NodeKind::MemFree(address))?)
     }
 
-    fn cuGraphKernelNodeGetParams_v2(node: sys::CUgraphNode, params: *mut sys::CUDA_KERNEL_NODE_PARAMS) {
+    fn cuGraphKernelNodeGetParams_v2(node: sys::CUgraphNode, params: Out<sys::CUDA_KERNEL_NODE_PARAMS>) {
         let kernel = kernel(of(node))?;
-        put(params, kernel_params(of(node), &kernel)?)
+        params.set(kernel_params(of(node), &kernel)?)
     }
 
-    fn cuGraphKernelNodeSetParams_v2(node: sys::CUgraphNode, params: *const sys::CUDA_KERNEL_NODE_PARAMS) {
-        let mut new = kernel_node(get(params)?)?;
+    fn cuGraphKernelNodeSetParams_v2(node: sys::CUgraphNode, params: In<sys::CUDA_KERNEL_NODE_PARAMS>) {
+        let mut new = kernel_node(&params.get()?)?;
         new.attributes = kernel(of(node))?.attributes;
         session()?.graphs.lock().set_kind(of(node), NodeKind::Kernel(new))
     }
@@ -143,7 +143,7 @@ driver_api! {
     fn cuGraphKernelNodeGetAttribute(
         node: sys::CUgraphNode,
         attribute: sys::CUkernelNodeAttrID,
-        value: *mut sys::CUkernelNodeAttrValue,
+        value: Out<sys::CUkernelNodeAttrValue>,
     ) {
         let kernel = kernel(of(node))?;
         let known = kernel.attributes.iter().find(|known| known.id == attribute);
@@ -151,17 +151,17 @@ driver_api! {
         if let Some(known) = known {
             bytes.copy_from_slice(known.value.get(..64).ok_or(sys::CUDA_ERROR_UNKNOWN)?);
         }
-        put(value.cast(), bytes)
+        value.cast().set(bytes)
     }
 
     fn cuGraphKernelNodeSetAttribute(
         node: sys::CUgraphNode,
         attribute: sys::CUkernelNodeAttrID,
-        value: *const sys::CUkernelNodeAttrValue,
+        value: In<sys::CUkernelNodeAttrValue>,
     ) {
         let mut kernel = kernel(of(node))?;
         kernel.attributes.retain(|known| known.id != attribute);
-        let value = get(value.cast::<[u8; 64]>())?.to_vec();
+        let value = (value.cast::<[u8; 64]>()).get()?.to_vec();
         kernel.attributes.push(LaunchAttribute { id: attribute, value });
         session()?.graphs.lock().set_kind(of(node), NodeKind::Kernel(kernel))
     }
@@ -172,21 +172,21 @@ driver_api! {
         session()?.graphs.lock().set_kind(of(to), NodeKind::Kernel(kernel))
     }
 
-    fn cuGraphMemcpyNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEMCPY3D) {
+    fn cuGraphMemcpyNodeGetParams(node: sys::CUgraphNode, params: Out<sys::CUDA_MEMCPY3D>) {
         match session()?.graphs.lock().kind(of(node))? {
-            NodeKind::Memcpy(copy) => put(params, from_copy(copy)),
+            NodeKind::Memcpy(copy) => params.set(from_copy(copy)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    fn cuGraphMemcpyNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_MEMCPY3D) {
-        let copy = copy_node(get(params)?, core::ptr::null_mut())?;
+    fn cuGraphMemcpyNodeSetParams(node: sys::CUgraphNode, params: In<sys::CUDA_MEMCPY3D>) {
+        let copy = copy_node(&params.get()?, core::ptr::null_mut())?;
         session()?.graphs.lock().set_kind(of(node), NodeKind::Memcpy(copy))
     }
 
-    fn cuGraphMemsetNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEMSET_NODE_PARAMS) {
+    fn cuGraphMemsetNodeGetParams(node: sys::CUgraphNode, params: Out<sys::CUDA_MEMSET_NODE_PARAMS>) {
         match session()?.graphs.lock().kind(of(node))? {
-            NodeKind::Memset(fill) => put(params, sys::CUDA_MEMSET_NODE_PARAMS {
+            NodeKind::Memset(fill) => params.set(sys::CUDA_MEMSET_NODE_PARAMS {
                 dst: fill.dst,
                 pitch: fill.pitch as usize,
                 value: fill.value,
@@ -198,31 +198,31 @@ driver_api! {
         }
     }
 
-    fn cuGraphMemsetNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_MEMSET_NODE_PARAMS) {
-        let fill: MemsetNode = memset_node(get(params)?)?;
+    fn cuGraphMemsetNodeSetParams(node: sys::CUgraphNode, params: In<sys::CUDA_MEMSET_NODE_PARAMS>) {
+        let fill: MemsetNode = memset_node(&params.get()?)?;
         session()?.graphs.lock().set_kind(of(node), NodeKind::Memset(fill))
     }
 
-    fn cuGraphHostNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_HOST_NODE_PARAMS) {
+    fn cuGraphHostNodeGetParams(node: sys::CUgraphNode, params: Out<sys::CUDA_HOST_NODE_PARAMS>) {
         let NodeKind::Host(call) = *session()?.graphs.lock().kind(of(node))? else {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         };
         let function = std::ptr::with_exposed_provenance_mut::<c_void>(call.function as usize);
-        put(params, sys::CUDA_HOST_NODE_PARAMS {
-            // The number came from a function of this type, in `host_node`.
-            fn_: std::mem::transmute::<*mut c_void, sys::CUhostFn>(function),
+        params.set(sys::CUDA_HOST_NODE_PARAMS {
+            // SAFETY: the number came from a function of this type, in `host_node`.
+            fn_: unsafe { std::mem::transmute::<*mut c_void, sys::CUhostFn>(function) },
             userData: std::ptr::with_exposed_provenance_mut(call.user_data as usize),
         })
     }
 
-    fn cuGraphHostNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_HOST_NODE_PARAMS) {
-        let call = host_node(get(params)?)?;
+    fn cuGraphHostNodeSetParams(node: sys::CUgraphNode, params: In<sys::CUDA_HOST_NODE_PARAMS>) {
+        let call = host_node(&params.get()?)?;
         session()?.graphs.lock().set_kind(of(node), NodeKind::Host(call))
     }
 
-    fn cuGraphEventRecordNodeGetEvent(node: sys::CUgraphNode, event: *mut sys::CUevent) {
+    fn cuGraphEventRecordNodeGetEvent(node: sys::CUgraphNode, event: Out<sys::CUevent>) {
         match *session()?.graphs.lock().kind(of(node))? {
-            NodeKind::EventRecord(handle) => put(event, to_pointer(handle)),
+            NodeKind::EventRecord(handle) => event.set(to_pointer(handle)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -233,9 +233,9 @@ driver_api! {
         session.graphs.lock().set_kind(of(node), NodeKind::EventRecord(event))
     }
 
-    fn cuGraphEventWaitNodeGetEvent(node: sys::CUgraphNode, event: *mut sys::CUevent) {
+    fn cuGraphEventWaitNodeGetEvent(node: sys::CUgraphNode, event: Out<sys::CUevent>) {
         match *session()?.graphs.lock().kind(of(node))? {
-            NodeKind::EventWait(handle) => put(event, to_pointer(handle)),
+            NodeKind::EventWait(handle) => event.set(to_pointer(handle)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -246,13 +246,13 @@ driver_api! {
         session.graphs.lock().set_kind(of(node), NodeKind::EventWait(event))
     }
 
-    fn cuGraphMemAllocNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
+    fn cuGraphMemAllocNodeGetParams(node: sys::CUgraphNode, params: Out<sys::CUDA_MEM_ALLOC_NODE_PARAMS>) {
         let NodeKind::MemAlloc(alloc) = *session()?.graphs.lock().kind(of(node))? else {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         };
         let location = sys::CUmemLocation { type_: sys::CU_MEM_LOCATION_TYPE_DEVICE, id: alloc.device };
         let allocType = sys::CU_MEM_ALLOCATION_TYPE_PINNED;
-        put(params, sys::CUDA_MEM_ALLOC_NODE_PARAMS {
+        params.set(sys::CUDA_MEM_ALLOC_NODE_PARAMS {
             poolProps: sys::CUmemPoolProps { allocType, location, ..Default::default() },
             bytesize: alloc.bytes as usize,
             dptr: alloc.address,
@@ -260,9 +260,9 @@ driver_api! {
         })
     }
 
-    fn cuGraphMemFreeNodeGetParams(node: sys::CUgraphNode, address: *mut sys::CUdeviceptr) {
+    fn cuGraphMemFreeNodeGetParams(node: sys::CUgraphNode, address: Out<sys::CUdeviceptr>) {
         match *session()?.graphs.lock().kind(of(node))? {
-            NodeKind::MemFree(freed) => put(address, freed),
+            NodeKind::MemFree(freed) => address.set(freed),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }

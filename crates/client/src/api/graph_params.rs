@@ -9,6 +9,7 @@ use fermata_graph::{Copy, CopyEnd, KernelNode, MemsetNode, Place};
 use parking_lot::Mutex;
 
 use super::function::find;
+use crate::args::In;
 use crate::context::{current, with_current};
 use crate::entry::Result;
 use crate::fault;
@@ -17,10 +18,7 @@ use crate::launch::with_params;
 use crate::session::session;
 
 /// A kernel node's parameters.
-///
-/// # Safety
-/// The parameter lists are as the API demands.
-pub(super) unsafe fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {
+pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {
     fault::check_current()?;
     let session = session()?;
     let context = if params.ctx.is_null() {
@@ -34,12 +32,14 @@ pub(super) unsafe fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Resul
         of(params.func)
     };
     let function = session.modules.launchable(handle, &context)?;
-    // SAFETY: by the caller's promise.
-    let block = unsafe {
-        with_params(&function, params.kernelParams, params.extra, |block| {
-            Ok(block.to_vec())
-        })
+    // SAFETY: the program's structure says so: each is null or the list that a launch demands.
+    let (list, extra) = unsafe {
+        (
+            In::from_raw(params.kernelParams.cast_const()),
+            In::from_raw(params.extra.cast_const()),
+        )
     };
+    let block = with_params(&function, list, extra, |block| Ok(block.to_vec()));
     Ok(KernelNode {
         function: function.handle,
         context: function.module.context.handle,

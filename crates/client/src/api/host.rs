@@ -5,9 +5,10 @@ use core::ffi::{c_uint, c_void};
 use fermata_abi::op::{Address, HostKind};
 use fermata_abi::sys::driver as sys;
 
+use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api, put};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::host;
 use crate::mirror::{Block, Kind};
@@ -24,15 +25,15 @@ const HOST_REGISTER_FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE
 const CPU: sys::CUdevice = -1;
 
 driver_api! {
-    fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) {
-        put(pointer, pinned(size, 0)?)
+    fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, size: usize) {
+        pointer.set(pinned(size, 0)?)
     }
 
-    fn cuMemHostAlloc(pointer: *mut *mut c_void, size: usize, flags: c_uint) {
+    fn cuMemHostAlloc(pointer: Out<*mut c_void>, size: usize, flags: c_uint) {
         if flags & !HOST_ALLOC_FLAGS != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(pointer, pinned(size, flags)?)
+        pointer.set(pinned(size, flags)?)
     }
 
     fn cuMemFreeHost(pointer: *mut c_void) {
@@ -55,32 +56,34 @@ driver_api! {
         if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
-        host::register(session, &context, pointer.expose_provenance() as Address, size as u64, flags)
+        let address = pointer.expose_provenance() as Address;
+        // SAFETY: the program promises so much memory of its own, which it leaves alone for the time of the call.
+        unsafe { host::register(session, &context, address, size as u64, flags) }
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
         host::unregister(session()?, pointer.addr() as Address)
     }
 
-    fn cuMemAllocManaged(address: *mut sys::CUdeviceptr, size: usize, flags: c_uint) {
+    fn cuMemAllocManaged(address: Out<sys::CUdeviceptr>, size: usize, flags: c_uint) {
         if !matches!(flags, sys::CU_MEM_ATTACH_GLOBAL | sys::CU_MEM_ATTACH_HOST) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        put(address, host::alloc(session, &*current()?, size as u64, HostKind::Managed, flags)?)
+        address.set(host::alloc(session, &*current()?, size as u64, HostKind::Managed, flags)?)
     }
 
-    fn cuMemHostGetDevicePointer_v2(address: *mut sys::CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
+    fn cuMemHostGetDevicePointer_v2(address: Out<sys::CUdeviceptr>, pointer: *mut c_void, flags: c_uint) {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         find(pointer)?;
-        put(address, pointer.addr() as Address)
+        address.set(pointer.addr() as Address)
     }
 
-    fn cuMemHostGetFlags(flags: *mut c_uint, pointer: *mut c_void) {
-        put(flags, find(pointer)?.flags | sys::CU_MEMHOSTALLOC_DEVICEMAP)
+    fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) {
+        flags.set(find(pointer)?.flags | sys::CU_MEMHOSTALLOC_DEVICEMAP)
     }
 
     fn cuMemPrefetchAsync(address: sys::CUdeviceptr, size: usize, device: sys::CUdevice, stream: sys::CUstream) {

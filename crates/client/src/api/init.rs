@@ -1,12 +1,13 @@
 //! Initialisation and entry points.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 use fermata_abi::table::{Missing, resolve};
 
 use super::proc_table;
-use crate::entry::{driver_api, get, put, put_if, text};
+use crate::args::{In, Name, Out};
+use crate::entry::driver_api;
 use crate::{session, tables};
 
 driver_api! {
@@ -17,31 +18,31 @@ driver_api! {
         session::begin()
     }
 
-    fn cuDriverGetVersion(version: *mut c_int) {
+    fn cuDriverGetVersion(version: Out<c_int>) {
         let known = session::begun().map(|session| session.devices.driver_version());
-        put(version, known.filter(|version| *version > 0).unwrap_or(sys::CUDA_VERSION as c_int))
+        version.set(known.filter(|version| *version > 0).unwrap_or(sys::CUDA_VERSION as c_int))
     }
 
     fn cuGetProcAddress(
-        symbol: *const c_char,
-        function: *mut *mut c_void,
+        symbol: Name,
+        function: Out<*mut c_void>,
         version: c_int,
         flags: sys::cuuint64_t,
     ) {
-        put(function, core::ptr::null_mut())?;
-        let found = find(text(symbol)?, version, flags);
-        put(function, found.map_err(|_| sys::CUDA_ERROR_NOT_FOUND)?)
+        function.set(core::ptr::null_mut())?;
+        let found = find(symbol.text()?, version, flags);
+        function.set(found.map_err(|_| sys::CUDA_ERROR_NOT_FOUND)?)
     }
 
     fn cuGetProcAddress_v2(
-        symbol: *const c_char,
-        function: *mut *mut c_void,
+        symbol: Name,
+        function: Out<*mut c_void>,
         version: c_int,
         flags: sys::cuuint64_t,
-        status: *mut sys::CUdriverProcAddressQueryResult,
+        status: Out<sys::CUdriverProcAddressQueryResult>,
     ) {
-        put(function, core::ptr::null_mut())?;
-        let (found, result) = match find(text(symbol)?, version, flags) {
+        function.set(core::ptr::null_mut())?;
+        let (found, result) = match find(symbol.text()?, version, flags) {
             Ok(found) => (found, sys::CU_GET_PROC_ADDRESS_SUCCESS),
             Err(Missing::NoSuchName) => {
                 (core::ptr::null_mut(), sys::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
@@ -50,15 +51,15 @@ driver_api! {
                 (core::ptr::null_mut(), sys::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
             }
         };
-        put_if(status, result);
-        put(function, found)?;
+        status.set_if_wanted(result);
+        function.set(found)?;
         // Without a place for the status, a missing name is an error.
         if found.is_null() && status.is_null() { Err(sys::CUDA_ERROR_NOT_FOUND) } else { Ok(()) }
     }
 
-    fn cuGetExportTable(table: *mut *const c_void, id: *const sys::CUuuid) {
-        put(table, core::ptr::null())?;
-        put(table, tables::serve(get(id)?).ok_or(sys::CUDA_ERROR_NOT_FOUND)?)
+    fn cuGetExportTable(table: Out<*const c_void>, id: In<sys::CUuuid>) {
+        table.set(core::ptr::null())?;
+        table.set(tables::serve(&id.get()?).ok_or(sys::CUDA_ERROR_NOT_FOUND)?)
     }
 }
 

@@ -7,10 +7,11 @@ use fermata_abi::op::LaunchAttribute;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{HostCall, KernelNode, NodeKind};
 
+use crate::args::In;
 use crate::callback::{self, Callback};
 use crate::capture;
 use crate::context::Context;
-use crate::entry::{Result, array, driver_api, get};
+use crate::entry::{Result, driver_api};
 use crate::event::Event;
 use crate::fault;
 use crate::handles::of;
@@ -30,8 +31,8 @@ driver_api! {
         block_z: c_uint,
         shared: c_uint,
         stream: sys::CUstream,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
+        params: In<*mut c_void>,
+        extra: In<*mut c_void>,
     ) {
         let session = session()?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
@@ -51,27 +52,27 @@ driver_api! {
         block_z: c_uint,
         shared: c_uint,
         stream: sys::CUstream,
-        params: *mut *mut c_void,
+        params: In<*mut c_void>,
     ) {
         let session = session()?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape { grid, block, shared, cooperative: true };
-        let none = core::ptr::null_mut();
+        let none = In::null();
         session.modules.with_launchable(of(function), |context, function| {
             with_params(function, params, none, |params| issue(session, (context, function), shape, params, &[], stream))
         })
     }
 
     fn cuLaunchKernelEx(
-        config: *const sys::CUlaunchConfig,
+        config: In<sys::CUlaunchConfig>,
         function: sys::CUfunction,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
+        params: In<*mut c_void>,
+        extra: In<*mut c_void>,
     ) {
-        let config = get(config)?;
+        let config = &config.get()?;
         let session = session()?;
-        let attributes = array(config.attrs, config.numAttrs as usize)?;
-        let attributes = Attributes::of(attributes);
+        let attributes = Attributes::list(config)?;
+        let attributes = Attributes::of(&attributes);
         let shape = LaunchShape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
@@ -134,6 +135,12 @@ pub(super) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
+    /// The attributes of a launch as the program gave them.
+    pub(super) fn list(config: &sys::CUlaunchConfig) -> Result<Vec<sys::CUlaunchAttribute>> {
+        // SAFETY: null, or as many attributes as the program's structure says.
+        unsafe { In::from_raw(config.attrs) }.list(config.numAttrs as usize)
+    }
+
     pub(super) fn of(given: &'a [sys::CUlaunchAttribute]) -> Self {
         let mut sorted = Self {
             cooperative: false,

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 
 use super::function::find;
 use super::launch::issue;
-use crate::entry::{Result, array, driver_api};
+use crate::args::In;
+use crate::entry::{Result, driver_api};
 use crate::handles::of;
 use crate::launch::LaunchShape;
 use crate::session::session;
@@ -56,8 +57,8 @@ driver_api! {
         set(function, offset, &value.to_ne_bytes())
     }
 
-    fn cuParamSetv(function: sys::CUfunction, offset: c_int, value: *mut c_void, bytes: c_uint) {
-        set(function, offset, array(value.cast_const().cast::<u8>(), bytes as usize)?)
+    fn cuParamSetv(function: sys::CUfunction, offset: c_int, value: In<c_void>, bytes: c_uint) {
+        set(function, offset, &value.cast::<u8>().list(bytes as usize)?)
     }
 
     fn cuLaunch(function: sys::CUfunction) {

@@ -6,9 +6,10 @@ use fermata_abi::sys::driver as sys;
 
 use super::function::put_param;
 use super::module::read_image;
+use crate::args::{In, Name, Out};
 use crate::capture;
 use crate::context::{current, current_or_none, with_current};
-use crate::entry::{driver_api, put, put_if, text};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::image;
@@ -16,31 +17,31 @@ use crate::session::session;
 
 driver_api! {
     fn cuLibraryLoadData(
-        library: *mut sys::CUlibrary,
-        code: *const c_void,
-        _jit: *mut sys::CUjit_option,
-        _jit_values: *mut *mut c_void,
+        library: Out<sys::CUlibrary>,
+        code: In<c_void>,
+        _jit: Out<sys::CUjit_option>,
+        _jit_values: Out<*mut c_void>,
         _jit_count: c_uint,
-        _options: *mut sys::CUlibraryOption,
-        _values: *mut *mut c_void,
+        _options: Out<sys::CUlibraryOption>,
+        _values: Out<*mut c_void>,
         _count: c_uint,
     ) {
-        put(library, to_pointer(session()?.modules.library(image::bytes(code)?)?.handle))
+        library.set(to_pointer(session()?.modules.library(image::find(code)?.bytes()?)?.handle))
     }
 
     fn cuLibraryLoadFromFile(
-        library: *mut sys::CUlibrary,
-        path: *const c_char,
-        _jit: *mut sys::CUjit_option,
-        _jit_values: *mut *mut c_void,
+        library: Out<sys::CUlibrary>,
+        path: Name,
+        _jit: Out<sys::CUjit_option>,
+        _jit_values: Out<*mut c_void>,
         _jit_count: c_uint,
-        _options: *mut sys::CUlibraryOption,
-        _values: *mut *mut c_void,
+        _options: Out<sys::CUlibraryOption>,
+        _values: Out<*mut c_void>,
         _count: c_uint,
     ) {
-        let mut bytes = read_image(text(path)?)?;
+        let mut bytes = read_image(path.text()?)?;
         bytes.push(0);
-        put(library, to_pointer(session()?.modules.library(&bytes)?.handle))
+        library.set(to_pointer(session()?.modules.library(&bytes)?.handle))
     }
 
     fn cuLibraryUnload(library: sys::CUlibrary) {
@@ -49,59 +50,59 @@ driver_api! {
         session.modules.unload_library(session, of(library))
     }
 
-    fn cuLibraryGetKernel(kernel: *mut sys::CUkernel, library: sys::CUlibrary, name: *const c_char) {
+    fn cuLibraryGetKernel(kernel: Out<sys::CUkernel>, library: sys::CUlibrary, name: Name) {
         let modules = &session()?.modules;
         let library = modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        let found = modules.kernel(&library, text(name)?, current_or_none().as_ref())?;
-        put(kernel, to_pointer(found.handle))
+        let found = modules.kernel(&library, name.text()?, current_or_none().as_ref())?;
+        kernel.set(to_pointer(found.handle))
     }
 
-    fn cuLibraryGetKernelCount(count: *mut c_uint, library: sys::CUlibrary) {
+    fn cuLibraryGetKernelCount(count: Out<c_uint>, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(count, library.module(session, &current()?)?.names()?.len() as c_uint)
+        count.set(library.module(session, &current()?)?.names()?.len() as c_uint)
     }
 
-    fn cuLibraryEnumerateKernels(kernels: *mut sys::CUkernel, count: c_uint, library: sys::CUlibrary) {
+    fn cuLibraryEnumerateKernels(kernels: Out<sys::CUkernel>, count: c_uint, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let context = current()?;
         let module = library.module(session, &context)?;
         for (n, name) in module.names()?.iter().take(count as usize).enumerate() {
             let kernel = session.modules.kernel(&library, name, Some(&context))?;
-            put(kernels.add(n), to_pointer(kernel.handle))?;
+            kernels.set_at(n, to_pointer(kernel.handle))?;
         }
         Ok(())
     }
 
-    fn cuLibraryGetModule(module: *mut sys::CUmodule, library: sys::CUlibrary) {
+    fn cuLibraryGetModule(module: Out<sys::CUmodule>, library: sys::CUlibrary) {
         let modules = &session()?.modules;
         let library = modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let found = modules.library_module(&library, &current()?, |_| ())?;
-        put(module, to_pointer(found.handle))
+        module.set(to_pointer(found.handle))
     }
 
     fn cuLibraryGetGlobal(
-        address: *mut sys::CUdeviceptr,
-        bytes: *mut usize,
+        address: Out<sys::CUdeviceptr>,
+        bytes: Out<usize>,
         library: sys::CUlibrary,
-        name: *const c_char,
+        name: Name,
     ) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let module = session.modules.library_module(&library, &current()?, |_| ())?;
-        let found = session.modules.variable(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, name.text()?)?;
         let (start, size) = (found.address, found.size);
-        put_if(address, start);
-        put_if(bytes, size as usize);
+        address.set_if_wanted(start);
+        bytes.set_if_wanted(size as usize);
         Ok(())
     }
 
     fn cuLibraryGetManaged(
-        address: *mut sys::CUdeviceptr,
-        bytes: *mut usize,
+        address: Out<sys::CUdeviceptr>,
+        bytes: Out<usize>,
         library: sys::CUlibrary,
-        name: *const c_char,
+        name: Name,
     ) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
@@ -111,42 +112,42 @@ driver_api! {
             found => found?,
         };
         let module = session.modules.library_module(&library, &context, |_| ())?;
-        let found = session.modules.variable(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, name.text()?)?;
         let (start, size) = session.managed.place(session, &module, &found)?;
-        put_if(address, start);
-        put_if(bytes, size as usize);
+        address.set_if_wanted(start);
+        bytes.set_if_wanted(size as usize);
         Ok(())
     }
 
     /// No device here has functions that the host can call too.
     fn cuLibraryGetUnifiedFunction(
-        _function: *mut *mut c_void,
+        _function: Out<*mut c_void>,
         library: sys::CUlibrary,
-        name: *const c_char,
+        name: Name,
     ) {
         session()?.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        text(name)?;
+        name.text()?;
         Err(sys::CUDA_ERROR_NOT_FOUND)
     }
 
-    fn cuKernelGetFunction(function: *mut sys::CUfunction, kernel: sys::CUkernel) {
+    fn cuKernelGetFunction(function: Out<sys::CUfunction>, kernel: sys::CUkernel) {
         let modules = &session()?.modules;
         let kernel = modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(function, to_pointer(modules.kernel_function(&kernel, &current()?)?.handle))
+        function.set(to_pointer(modules.kernel_function(&kernel, &current()?)?.handle))
     }
 
-    fn cuKernelGetLibrary(library: *mut sys::CUlibrary, kernel: sys::CUkernel) {
+    fn cuKernelGetLibrary(library: Out<sys::CUlibrary>, kernel: sys::CUkernel) {
         let kernel = session()?.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(library, to_pointer(kernel.library.handle))
+        library.set(to_pointer(kernel.library.handle))
     }
 
-    fn cuKernelGetName(name: *mut *const c_char, kernel: sys::CUkernel) {
+    fn cuKernelGetName(name: Out<*const c_char>, kernel: sys::CUkernel) {
         let kernel = session()?.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(name, kernel.name.as_ptr())
+        name.set(kernel.name.as_ptr())
     }
 
     fn cuKernelGetAttribute(
-        value: *mut c_int,
+        value: Out<c_int>,
         attribute: sys::CUfunction_attribute,
         kernel: sys::CUkernel,
         device: sys::CUdevice,
@@ -156,7 +157,7 @@ driver_api! {
         session.devices.get(device)?;
         let kernel = session.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let function = session.modules.kernel_function(&kernel, &context_on(device)?)?;
-        put(value, function.attribute(attribute as i32)?)
+        value.set(function.attribute(attribute as i32)?)
     }
 
     fn cuKernelSetAttribute(
@@ -178,7 +179,7 @@ driver_api! {
         session.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE).map(|_| ())
     }
 
-    fn cuKernelGetParamInfo(kernel: sys::CUkernel, index: usize, offset: *mut usize, size: *mut usize) {
+    fn cuKernelGetParamInfo(kernel: sys::CUkernel, index: usize, offset: Out<usize>, size: Out<usize>) {
         let modules = &session()?.modules;
         let kernel = modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let function = with_current(|context| modules.kernel_function(&kernel, context))?;

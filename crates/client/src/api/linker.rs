@@ -10,8 +10,9 @@ use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use super::module::read_image;
+use crate::args::{In, Name, Out};
 use crate::context::current;
-use crate::entry::{Result, array, driver_api, put, put_if, text};
+use crate::entry::{Result, driver_api};
 use crate::handles::{self, of, to_pointer};
 use crate::link;
 use crate::session::session;
@@ -48,18 +49,18 @@ static LINKERS: Mutex<Option<HashMap<Handle, Linker>>> = Mutex::new(None);
 driver_api! {
     fn cuLinkCreate(
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
-        state: *mut sys::CUlinkState,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
+        state: Out<sys::CUlinkState>,
     ) {
         create(count, options, values, state)
     }
 
     fn cuLinkCreate_v2(
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
-        state: *mut sys::CUlinkState,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
+        state: Out<sys::CUlinkState>,
     ) {
         create(count, options, values, state)
     }
@@ -67,12 +68,12 @@ driver_api! {
     fn cuLinkAddData(
         state: sys::CUlinkState,
         kind: sys::CUjitInputType,
-        data: *mut c_void,
+        data: In<c_void>,
         size: usize,
-        name: *const c_char,
+        name: Name,
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
     ) {
         add_data(state, (kind, data, size, name), (count, options, values))
     }
@@ -80,12 +81,12 @@ driver_api! {
     fn cuLinkAddData_v2(
         state: sys::CUlinkState,
         kind: sys::CUjitInputType,
-        data: *mut c_void,
+        data: In<c_void>,
         size: usize,
-        name: *const c_char,
+        name: Name,
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
     ) {
         add_data(state, (kind, data, size, name), (count, options, values))
     }
@@ -93,10 +94,10 @@ driver_api! {
     fn cuLinkAddFile(
         state: sys::CUlinkState,
         kind: sys::CUjitInputType,
-        path: *const c_char,
+        path: Name,
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
     ) {
         add_file(state, (kind, path), (count, options, values))
     }
@@ -104,19 +105,19 @@ driver_api! {
     fn cuLinkAddFile_v2(
         state: sys::CUlinkState,
         kind: sys::CUjitInputType,
-        path: *const c_char,
+        path: Name,
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
+        options: Out<sys::CUjit_option>,
+        values: Out<*mut c_void>,
     ) {
         add_file(state, (kind, path), (count, options, values))
     }
 
-    fn cuLinkComplete(state: sys::CUlinkState, image: *mut *mut c_void, size: *mut usize) {
+    fn cuLinkComplete(state: sys::CUlinkState, image: Out<*mut c_void>, size: Out<usize>) {
         session()?;
         let linked = complete(of(state))?;
-        put(image, linked.as_ptr().cast_mut().cast())?;
-        put_if(size, linked.len());
+        image.set(linked.as_ptr().cast_mut().cast())?;
+        size.set_if_wanted(linked.len());
         Ok(())
     }
 
@@ -129,25 +130,16 @@ driver_api! {
 }
 
 /// Options as the API passes them: number, list of options, list of values.
-type Options = (c_uint, *mut sys::CUjit_option, *mut *mut c_void);
+type Options = (c_uint, Out<sys::CUjit_option>, Out<*mut c_void>);
 
 /// Options with plain values, and logs; buffers that options name are the program's.
-///
-/// # Safety
-/// The lists have as many entries as they say.
-unsafe fn read((count, options, values): Options, logs: &mut Vec<Log>) -> Result<Vec<(u32, u64)>> {
-    // SAFETY: by the caller's promise.
-    let (options, values) = unsafe {
-        (
-            array(options.cast_const(), count as usize)?,
-            array(values.cast_const(), count as usize)?,
-        )
-    };
+fn read((count, options, values): Options, logs: &mut Vec<Log>) -> Result<Vec<(u32, u64)>> {
+    let (options, values) = (options.list(count as usize)?, values.list(count as usize)?);
     let mut plain = Vec::new();
     let (mut buffers, mut sizes) = ([0; 2], [0; 2]);
-    for (option, value) in options.iter().zip(values) {
+    for (option, value) in options.into_iter().zip(values) {
         let value = value.addr();
-        match *option {
+        match option {
             sys::CU_JIT_INFO_LOG_BUFFER => buffers[0] = value,
             sys::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => sizes[0] = value,
             sys::CU_JIT_ERROR_LOG_BUFFER => buffers[1] = value,
@@ -176,32 +168,26 @@ unsafe fn read((count, options, values): Options, logs: &mut Vec<Log>) -> Result
 /// Writes `words` into the program's buffers, as far as they have room.
 fn say(logs: &[Log], words: &str) {
     for log in logs {
-        let len = words.len().min(log.size - 1);
-        let buffer = std::ptr::with_exposed_provenance_mut::<u8>(log.buffer);
-        // SAFETY: the program has promised so much room until it destroys the linker; the last byte is the NUL.
-        unsafe {
-            std::ptr::copy_nonoverlapping(words.as_ptr(), buffer, len);
-            buffer.add(len).write(0);
-        }
+        let buffer = std::ptr::with_exposed_provenance_mut(log.buffer);
+        // SAFETY: the program has promised so much room until it destroys the linker.
+        let buffer: Out<c_char> = unsafe { Out::from_raw(buffer) };
+        // Not null, and a NUL has room.
+        let _ = buffer.set_text_in(words, log.size);
     }
 }
 
-/// # Safety
-/// As [`read`]; `state` is null or good.
-unsafe fn create(
+fn create(
     count: c_uint,
-    options: *mut sys::CUjit_option,
-    values: *mut *mut c_void,
-    state: *mut sys::CUlinkState,
+    options: Out<sys::CUjit_option>,
+    values: Out<*mut c_void>,
+    state: Out<sys::CUlinkState>,
 ) -> Result {
     session()?;
     current()?;
     let mut linker = Linker::default();
-    // SAFETY: by the caller's promise.
-    linker.options = unsafe { read((count, options, values), &mut linker.logs) }?;
+    linker.options = read((count, options, values), &mut linker.logs)?;
     let handle = handles::fresh();
-    // SAFETY: by the caller's promise.
-    unsafe { put(state, to_pointer(handle)) }?;
+    state.set(to_pointer(handle))?;
     LINKERS
         .lock()
         .get_or_insert_default()
@@ -209,39 +195,25 @@ unsafe fn create(
     Ok(())
 }
 
-/// # Safety
-/// As [`read`]; the data is as long as said, the name null or a string.
-unsafe fn add_data(
+fn add_data(
     state: sys::CUlinkState,
-    (kind, data, size, name): (sys::CUjitInputType, *mut c_void, usize, *const c_char),
+    (kind, data, size, name): (sys::CUjitInputType, In<c_void>, usize, Name),
     options: Options,
 ) -> Result {
-    // SAFETY: by the caller's promise.
-    let (bytes, name) = unsafe {
-        let name = if name.is_null() { "" } else { text(name)? };
-        (array(data.cast_const().cast::<u8>(), size)?, name)
-    };
-    // SAFETY: as above.
-    unsafe { add(state, kind, bytes.to_vec(), name, options) }
+    let name = if name.is_null() { "" } else { name.text()? };
+    add(state, kind, data.cast::<u8>().list(size)?, name, options)
 }
 
-/// # Safety
-/// As [`read`]; the path is a string.
-unsafe fn add_file(
+fn add_file(
     state: sys::CUlinkState,
-    (kind, path): (sys::CUjitInputType, *const c_char),
+    (kind, path): (sys::CUjitInputType, Name),
     options: Options,
 ) -> Result {
-    // SAFETY: by the caller's promise.
-    let path = unsafe { text(path) }?;
-    let bytes = read_image(path)?;
-    // SAFETY: as above.
-    unsafe { add(state, kind, bytes, path, options) }
+    let path = path.text()?;
+    add(state, kind, read_image(path)?, path, options)
 }
 
-/// # Safety
-/// As [`read`].
-unsafe fn add(
+fn add(
     state: sys::CUlinkState,
     kind: sys::CUjitInputType,
     bytes: Vec<u8>,
@@ -252,8 +224,7 @@ unsafe fn add(
     if bytes.is_empty() || kind >= sys::CU_JIT_NUM_INPUT_TYPES {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: by the caller's promise.
-    let options = unsafe { read(options, &mut Vec::new()) }?;
+    let options = read(options, &mut Vec::new())?;
     let mut linkers = LINKERS.lock();
     let linker = linkers.get_or_insert_default().get_mut(&of(state));
     let linker = linker.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?;

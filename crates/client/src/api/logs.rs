@@ -4,51 +4,52 @@ use core::ffi::{c_char, c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, driver_api, get, put, put_if, text};
+use crate::args::{Name, Out};
+use crate::entry::{Result, driver_api};
 use crate::handles;
 use crate::session::session;
 
 driver_api! {
-    fn cuLogsCurrent(iterator: *mut sys::CUlogIterator, flags: c_uint) {
+    fn cuLogsCurrent(iterator: Out<sys::CUlogIterator>, flags: c_uint) {
         session()?;
         no_flags(flags)?;
-        put(iterator, 0)
+        iterator.set(0)
     }
 
-    fn cuLogsDumpToFile(iterator: *mut sys::CUlogIterator, path: *const c_char, flags: c_uint) {
+    fn cuLogsDumpToFile(iterator: Out<sys::CUlogIterator>, path: Name, flags: c_uint) {
         session()?;
         no_flags(flags)?;
-        std::fs::write(text(path)?, "").map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)?;
-        put_if(iterator, 0);
+        std::fs::write(path.text()?, "").map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)?;
+        iterator.set_if_wanted(0);
         Ok(())
     }
 
     fn cuLogsDumpToMemory(
-        iterator: *mut sys::CUlogIterator,
-        buffer: *mut c_char,
-        size: *mut usize,
+        iterator: Out<sys::CUlogIterator>,
+        buffer: Out<c_char>,
+        size: Out<usize>,
         flags: c_uint,
     ) {
         session()?;
         no_flags(flags)?;
-        if *get(size)? > 0 {
-            put(buffer, 0)?;
+        if size.get()? > 0 {
+            buffer.set(0)?;
         }
-        put(size, 0)?;
-        put_if(iterator, 0);
+        size.set(0)?;
+        iterator.set_if_wanted(0);
         Ok(())
     }
 
     fn cuLogsRegisterCallback(
         call: sys::CUlogsCallback,
         _data: *mut c_void,
-        registered: *mut sys::CUlogsCallbackHandle,
+        registered: Out<sys::CUlogsCallbackHandle>,
     ) {
         session()?;
         if call.is_none() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(registered, handles::to_pointer(handles::fresh()))
+        registered.set(handles::to_pointer(handles::fresh()))
     }
 
     fn cuLogsUnregisterCallback(registered: sys::CUlogsCallbackHandle) {

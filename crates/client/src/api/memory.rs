@@ -7,9 +7,10 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
 use super::graph_node::alloc_node;
+use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{driver_api, put, put_if};
+use crate::entry::driver_api;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
 use crate::stream;
@@ -19,13 +20,13 @@ use crate::{fault, link};
 const PITCH: usize = 512;
 
 driver_api! {
-    fn cuMemAlloc_v2(address: *mut sys::CUdeviceptr, size: usize) {
-        put(address, alloc(size)?)
+    fn cuMemAlloc_v2(address: Out<sys::CUdeviceptr>, size: usize) {
+        address.set(alloc(size)?)
     }
 
     fn cuMemAllocPitch_v2(
-        address: *mut sys::CUdeviceptr,
-        pitch: *mut usize,
+        address: Out<sys::CUdeviceptr>,
+        pitch: Out<usize>,
         width: usize,
         height: usize,
         element: c_uint,
@@ -35,8 +36,8 @@ driver_api! {
         }
         let row = width.checked_next_multiple_of(PITCH).ok_or(sys::CUDA_ERROR_OUT_OF_MEMORY)?;
         let size = row.checked_mul(height).ok_or(sys::CUDA_ERROR_OUT_OF_MEMORY)?;
-        put(address, alloc(size)?)?;
-        put(pitch, row)
+        address.set(alloc(size)?)?;
+        pitch.set(row)
     }
 
     fn cuMemFree_v2(address: sys::CUdeviceptr) {
@@ -57,33 +58,33 @@ driver_api! {
         }
     }
 
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         session()?;
         let (now, all) = link::ask(&Op::MemInfo { context: current()?.handle }, link::pair)?;
-        put_if(free, now as usize);
-        put_if(total, all as usize);
+        free.set_if_wanted(now as usize);
+        total.set_if_wanted(all as usize);
         Ok(())
     }
 
-    fn cuMemGetAddressRange_v2(base: *mut sys::CUdeviceptr, size: *mut usize, address: sys::CUdeviceptr) {
+    fn cuMemGetAddressRange_v2(base: Out<sys::CUdeviceptr>, size: Out<usize>, address: sys::CUdeviceptr) {
         let block = session()?.memory.find(address).ok_or(sys::CUDA_ERROR_NOT_FOUND)?;
-        put_if(base, block.start);
-        put_if(size, block.size as usize);
+        base.set_if_wanted(block.start);
+        size.set_if_wanted(block.size as usize);
         Ok(())
     }
 
-    fn cuMemAllocAsync(address: *mut sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
-        put(address, alloc_async(size, stream)?)
+    fn cuMemAllocAsync(address: Out<sys::CUdeviceptr>, size: usize, stream: sys::CUstream) {
+        address.set(alloc_async(size, stream)?)
     }
 
     fn cuMemAllocFromPoolAsync(
-        address: *mut sys::CUdeviceptr,
+        address: Out<sys::CUdeviceptr>,
         size: usize,
         pool: sys::CUmemoryPool,
         stream: sys::CUstream,
     ) {
         session()?.pools.get(pool)?;
-        put(address, alloc_async(size, stream)?)
+        address.set(alloc_async(size, stream)?)
     }
 
     fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {

@@ -4,28 +4,29 @@ use core::ffi::c_uint;
 
 use fermata_abi::sys::driver as sys;
 
+use crate::args::{In, Out};
 use crate::array::Shape;
 use crate::context::current;
-use crate::entry::{driver_api, get, put};
+use crate::entry::driver_api;
 use crate::handles::to_pointer;
 use crate::session::session;
 
 driver_api! {
     fn cuMipmappedArrayCreate(
-        mipmap: *mut sys::CUmipmappedArray,
-        desc: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+        mipmap: Out<sys::CUmipmappedArray>,
+        desc: In<sys::CUDA_ARRAY3D_DESCRIPTOR>,
         levels: c_uint,
     ) {
-        let shape = Shape::of(get(desc)?);
+        let shape = Shape::of(&desc.get()?);
         let session = session()?;
         let made = session.mipmaps.create(&session.arrays, &*current()?, shape, levels)?;
-        put(mipmap, to_pointer(made.handle))
+        mipmap.set(to_pointer(made.handle))
     }
 
-    fn cuMipmappedArrayGetLevel(array: *mut sys::CUarray, mipmap: sys::CUmipmappedArray, level: c_uint) {
+    fn cuMipmappedArrayGetLevel(array: Out<sys::CUarray>, mipmap: sys::CUmipmappedArray, level: c_uint) {
         let mipmap = session()?.mipmaps.get(mipmap)?;
         let found = mipmap.shape.levels.get(level as usize);
-        put(array, to_pointer(*found.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+        array.set(to_pointer(*found.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
     }
 
     fn cuMipmappedArrayDestroy(mipmap: sys::CUmipmappedArray) {
@@ -36,13 +37,13 @@ driver_api! {
     // Sparse arrays, and arrays whose memory is mapped later, are refused where they would be made. Of all others the
     // driver says that the question is not for them.
 
-    fn cuArrayGetSparseProperties(_properties: *mut sys::CUDA_ARRAY_SPARSE_PROPERTIES, array: sys::CUarray) {
+    fn cuArrayGetSparseProperties(_properties: Out<sys::CUDA_ARRAY_SPARSE_PROPERTIES>, array: sys::CUarray) {
         session()?.arrays.get(array)?;
         Err(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuMipmappedArrayGetSparseProperties(
-        _properties: *mut sys::CUDA_ARRAY_SPARSE_PROPERTIES,
+        _properties: Out<sys::CUDA_ARRAY_SPARSE_PROPERTIES>,
         mipmap: sys::CUmipmappedArray,
     ) {
         session()?.mipmaps.get(mipmap)?;
@@ -50,7 +51,7 @@ driver_api! {
     }
 
     fn cuArrayGetMemoryRequirements(
-        _requirements: *mut sys::CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        _requirements: Out<sys::CUDA_ARRAY_MEMORY_REQUIREMENTS>,
         array: sys::CUarray,
         device: sys::CUdevice,
     ) {
@@ -61,7 +62,7 @@ driver_api! {
     }
 
     fn cuMipmappedArrayGetMemoryRequirements(
-        _requirements: *mut sys::CUDA_ARRAY_MEMORY_REQUIREMENTS,
+        _requirements: Out<sys::CUDA_ARRAY_MEMORY_REQUIREMENTS>,
         mipmap: sys::CUmipmappedArray,
         device: sys::CUdevice,
     ) {

@@ -4,41 +4,42 @@ use core::ffi::{c_char, c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 
+use crate::args::{In, Name, Out};
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, array, driver_api, put, put_if, text};
+use crate::entry::{Result, driver_api};
 use crate::handles::{of, to_pointer};
 use crate::image;
 use crate::session::session;
 
 driver_api! {
-    fn cuModuleLoad(module: *mut sys::CUmodule, path: *const c_char) {
-        let mut bytes = read_image(text(path)?)?;
+    fn cuModuleLoad(module: Out<sys::CUmodule>, path: Name) {
+        let mut bytes = read_image(path.text()?)?;
         bytes.push(0);
         let handle = session()?.modules.load(&current()?, &bytes, |_| ())?.handle;
-        put(module, to_pointer(handle))
+        module.set(to_pointer(handle))
     }
 
-    fn cuModuleLoadData(module: *mut sys::CUmodule, image: *const c_void) {
-        let handle = session()?.modules.load(&current()?, image::bytes(image)?, |_| ())?.handle;
-        put(module, to_pointer(handle))
+    fn cuModuleLoadData(module: Out<sys::CUmodule>, image: In<c_void>) {
+        let handle = session()?.modules.load(&current()?, image::find(image)?.bytes()?, |_| ())?.handle;
+        module.set(to_pointer(handle))
     }
 
     fn cuModuleLoadDataEx(
-        module: *mut sys::CUmodule,
-        image: *const c_void,
+        module: Out<sys::CUmodule>,
+        image: In<c_void>,
         count: c_uint,
-        options: *mut sys::CUjit_option,
-        values: *mut *mut c_void,
+        options: Out<sys::CUjit_option>,
+        values: In<*mut c_void>,
     ) {
-        let logs = Logs::new(array(options, count as usize)?, values);
-        let loaded = session()?.modules.load(&current()?, image::bytes(image)?, |log| logs.fill(log));
-        put(module, to_pointer(loaded?.handle))
+        let logs = Logs::new(&options.list(count as usize)?, values)?;
+        let loaded = session()?.modules.load(&current()?, image::find(image)?.bytes()?, |log| logs.fill(log));
+        module.set(to_pointer(loaded?.handle))
     }
 
-    fn cuModuleLoadFatBinary(module: *mut sys::CUmodule, image: *const c_void) {
-        let handle = session()?.modules.load(&current()?, image::bytes(image)?, |_| ())?.handle;
-        put(module, to_pointer(handle))
+    fn cuModuleLoadFatBinary(module: Out<sys::CUmodule>, image: In<c_void>) {
+        let handle = session()?.modules.load(&current()?, image::find(image)?.bytes()?, |_| ())?.handle;
+        module.set(to_pointer(handle))
     }
 
     fn cuModuleUnload(module: sys::CUmodule) {
@@ -47,47 +48,47 @@ driver_api! {
         session.modules.unload_own(session, of(module))
     }
 
-    fn cuModuleGetLoadingMode(mode: *mut sys::CUmoduleLoadingMode) {
-        put(mode, sys::CU_MODULE_LAZY_LOADING)
+    fn cuModuleGetLoadingMode(mode: Out<sys::CUmoduleLoadingMode>) {
+        mode.set(sys::CU_MODULE_LAZY_LOADING)
     }
 
-    fn cuModuleGetFunction(function: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char) {
+    fn cuModuleGetFunction(function: Out<sys::CUfunction>, module: sys::CUmodule, name: Name) {
         let modules = &session()?.modules;
         let module = modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(function, to_pointer(modules.function(&module, text(name)?)?.handle))
+        function.set(to_pointer(modules.function(&module, name.text()?)?.handle))
     }
 
-    fn cuModuleGetFunctionCount(count: *mut c_uint, module: sys::CUmodule) {
+    fn cuModuleGetFunctionCount(count: Out<c_uint>, module: sys::CUmodule) {
         let module = session()?.modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(count, module.names()?.len() as c_uint)
+        count.set(module.names()?.len() as c_uint)
     }
 
-    fn cuModuleEnumerateFunctions(functions: *mut sys::CUfunction, count: c_uint, module: sys::CUmodule) {
+    fn cuModuleEnumerateFunctions(functions: Out<sys::CUfunction>, count: c_uint, module: sys::CUmodule) {
         let modules = &session()?.modules;
         let module = modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
         for (n, name) in module.names()?.iter().take(count as usize).enumerate() {
-            put(functions.add(n), to_pointer(modules.function(&module, name)?.handle))?;
+            functions.set_at(n, to_pointer(modules.function(&module, name)?.handle))?;
         }
         Ok(())
     }
 
     fn cuModuleGetGlobal_v2(
-        address: *mut sys::CUdeviceptr,
-        bytes: *mut usize,
+        address: Out<sys::CUdeviceptr>,
+        bytes: Out<usize>,
         module: sys::CUmodule,
-        name: *const c_char,
+        name: Name,
     ) {
         let session = session()?;
         let module = session.modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        let found = session.modules.variable(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, name.text()?)?;
         // Runtimes before CUDA 13 ask for managed variables here too.
         let (start, size) = if found.managed {
             session.managed.place(session, &module, &found)?
         } else {
             (found.address, found.size)
         };
-        put_if(address, start);
-        put_if(bytes, size as usize);
+        address.set_if_wanted(start);
+        bytes.set_if_wanted(size as usize);
         Ok(())
     }
 }
@@ -100,40 +101,28 @@ pub(super) fn read_image(path: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The log buffers among the options of a load.
-pub(super) struct Logs {
-    error: Option<(*mut u8, usize)>,
-}
+/// The log buffer among the options of a load, and its bytes.
+pub(super) struct Logs(Option<(Out<c_char>, usize)>);
 
 impl Logs {
-    /// # Safety
-    /// `values` has a value for each option; a log buffer is as large as its size option says.
-    pub(super) unsafe fn new(options: &[sys::CUjit_option], values: *mut *mut c_void) -> Self {
+    /// Of options with a value each.
+    pub(super) fn new(options: &[sys::CUjit_option], values: In<*mut c_void>) -> Result<Self> {
         let value = |wanted| {
-            let at = options.iter().position(|option| *option == wanted)?;
-            // SAFETY: each option has a value.
-            Some(unsafe { values.add(at).read() })
+            let at = options.iter().position(|option| *option == wanted);
+            at.map(|at| values.out_at(at)).transpose()
         };
-        let buffer = value(sys::CU_JIT_ERROR_LOG_BUFFER).filter(|buffer| !buffer.is_null());
-        let size = value(sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-            .map_or(0, |size| size.addr() as u32 as usize);
-        Self {
-            error: buffer
-                .map(|buffer| (buffer.cast(), size))
-                .filter(|(_, size)| *size > 0),
-        }
+        let buffer = value(sys::CU_JIT_ERROR_LOG_BUFFER)?;
+        let size = value(sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)?
+            .map_or(0, |size| size.as_ptr().addr() as u32 as usize);
+        let buffer = buffer.filter(|buffer| !buffer.is_null() && size > 0);
+        Ok(Self(buffer.map(|buffer| (buffer.cast(), size))))
     }
 
     /// Writes what the compiler said, cut to the buffer.
     pub(super) fn fill(&self, log: &str) {
-        let Some((buffer, size)) = self.error else {
-            return;
-        };
-        let copied = log.len().min(size - 1);
-        // SAFETY: the buffer is `size` bytes long by the promise given to `new`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(log.as_ptr(), buffer, copied);
-            buffer.add(copied).write(0);
+        if let Some((buffer, size)) = self.0 {
+            // Not null, and a NUL has room.
+            let _ = buffer.set_text_in(log, size);
         }
     }
 }

@@ -227,7 +227,7 @@ pub unsafe extern "C" fn cuArray3DGetDescriptor(
     pArrayDescriptor: *mut fermata_abi::narrow::Array3dDescriptor,
     hArray: sys::CUarray,
 ) -> sys::CUresult {
-    let mut pArrayDescriptor = narrow::Out::new(pArrayDescriptor);
+    let mut pArrayDescriptor = narrow::NarrowOut::new(pArrayDescriptor);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuArray3DGetDescriptor_v2(pArrayDescriptor.place(), hArray) };
     if status != sys::CUDA_SUCCESS {
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn cuArrayGetDescriptor(
     pArrayDescriptor: *mut fermata_abi::narrow::ArrayDescriptor,
     hArray: sys::CUarray,
 ) -> sys::CUresult {
-    let mut pArrayDescriptor = narrow::Out::new(pArrayDescriptor);
+    let mut pArrayDescriptor = narrow::NarrowOut::new(pArrayDescriptor);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuArrayGetDescriptor_v2(pArrayDescriptor.place(), hArray) };
     if status != sys::CUDA_SUCCESS {
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem(
     bytes: *mut narrow::Size,
     dev: sys::CUdevice,
 ) -> sys::CUresult {
-    let mut bytes = narrow::Out::new(bytes);
+    let mut bytes = narrow::NarrowOut::new(bytes);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuDeviceTotalMem_v2(bytes.place(), dev) };
     if status != sys::CUDA_SUCCESS {
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn cuMemAlloc(
     dptr: *mut fermata_abi::narrow::DevicePointer,
     bytesize: narrow::Size,
 ) -> sys::CUresult {
-    let mut dptr = narrow::Out::new(dptr);
+    let mut dptr = narrow::NarrowOut::new(dptr);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuMemAlloc_v2(dptr.place(), bytesize.widen()) };
     if status != sys::CUDA_SUCCESS {
@@ -353,8 +353,8 @@ pub unsafe extern "C" fn cuMemAllocPitch(
     Height: narrow::Size,
     ElementSizeBytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    let mut dptr = narrow::Out::new(dptr);
-    let mut pPitch = narrow::Out::new(pPitch);
+    let mut dptr = narrow::NarrowOut::new(dptr);
+    let mut pPitch = narrow::NarrowOut::new(pPitch);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe {
         cuMemAllocPitch_v2(
@@ -393,8 +393,8 @@ pub unsafe extern "C" fn cuMemGetAddressRange(
     psize: *mut narrow::Size,
     dptr: fermata_abi::narrow::DevicePointer,
 ) -> sys::CUresult {
-    let mut pbase = narrow::Out::new(pbase);
-    let mut psize = narrow::Out::new(psize);
+    let mut pbase = narrow::NarrowOut::new(pbase);
+    let mut psize = narrow::NarrowOut::new(psize);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuMemGetAddressRange_v2(pbase.place(), psize.place(), dptr.widen()) };
     if status != sys::CUDA_SUCCESS {
@@ -416,8 +416,8 @@ pub unsafe extern "C" fn cuMemGetInfo(
     free: *mut narrow::Size,
     total: *mut narrow::Size,
 ) -> sys::CUresult {
-    let mut free = narrow::Out::new(free);
-    let mut total = narrow::Out::new(total);
+    let mut free = narrow::NarrowOut::new(free);
+    let mut total = narrow::NarrowOut::new(total);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuMemGetInfo_v2(free.place(), total.place()) };
     if status != sys::CUDA_SUCCESS {
@@ -440,7 +440,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer(
     p: *mut core::ffi::c_void,
     Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    let mut pdptr = narrow::Out::new(pdptr);
+    let mut pdptr = narrow::NarrowOut::new(pdptr);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuMemHostGetDevicePointer_v2(pdptr.place(), p, Flags) };
     if status != sys::CUDA_SUCCESS {
@@ -831,8 +831,8 @@ pub unsafe extern "C" fn cuModuleGetGlobal(
     hmod: sys::CUmodule,
     name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    let mut dptr = narrow::Out::new(dptr);
-    let mut bytes = narrow::Out::new(bytes);
+    let mut dptr = narrow::NarrowOut::new(dptr);
+    let mut bytes = narrow::NarrowOut::new(bytes);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuModuleGetGlobal_v2(dptr.place(), bytes.place(), hmod, name) };
     if status != sys::CUDA_SUCCESS {
@@ -854,7 +854,7 @@ pub unsafe extern "C" fn cuTexRefGetAddress(
     pdptr: *mut fermata_abi::narrow::DevicePointer,
     hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    let mut pdptr = narrow::Out::new(pdptr);
+    let mut pdptr = narrow::NarrowOut::new(pdptr);
     // SAFETY: the caller's promises are those of the function called.
     let status = unsafe { cuTexRefGetAddress_v2(pdptr.place(), hTexRef) };
     if status != sys::CUDA_SUCCESS {
@@ -877,7 +877,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress(
     dptr: fermata_abi::narrow::DevicePointer,
     bytes: narrow::Size,
 ) -> sys::CUresult {
-    let mut ByteOffset = narrow::Out::new(ByteOffset);
+    let mut ByteOffset = narrow::NarrowOut::new(ByteOffset);
     // SAFETY: the caller's promises are those of the function called.
     let status =
         unsafe { cuTexRefSetAddress_v2(ByteOffset.place(), hTexRef, dptr.widen(), bytes.widen()) };

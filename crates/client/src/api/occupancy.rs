@@ -7,46 +7,47 @@ use fermata_abi::sys::driver as sys;
 
 use super::function::find;
 use super::launch::Attributes;
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::module::Function;
 use crate::session::session;
 
 driver_api! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: *mut c_int,
+        blocks: Out<c_int>,
         function: sys::CUfunction,
         block: c_int,
         shared: usize,
     ) {
-        put(blocks, active_blocks(&*find(function)?, block, shared, 0)?)
+        blocks.set(active_blocks(&*find(function)?, block, shared, 0)?)
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: *mut c_int,
+        blocks: Out<c_int>,
         function: sys::CUfunction,
         block: c_int,
         shared: usize,
         flags: c_uint,
     ) {
-        put(blocks, active_blocks(&*find(function)?, block, shared, flags)?)
+        blocks.set(active_blocks(&*find(function)?, block, shared, flags)?)
     }
 
     fn cuOccupancyMaxPotentialBlockSize(
-        grid: *mut c_int,
-        block: *mut c_int,
+        grid: Out<c_int>,
+        block: Out<c_int>,
         function: sys::CUfunction,
         shared_of: sys::CUoccupancyB2DSize,
         shared: usize,
         limit: c_int,
     ) {
         let (best_grid, best_block) = best(&*find(function)?, shared_of, shared, limit, 0)?;
-        put(grid, best_grid)?;
-        put(block, best_block)
+        grid.set(best_grid)?;
+        block.set(best_block)
     }
 
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: *mut c_int,
-        block: *mut c_int,
+        grid: Out<c_int>,
+        block: Out<c_int>,
         function: sys::CUfunction,
         shared_of: sys::CUoccupancyB2DSize,
         shared: usize,
@@ -54,35 +55,39 @@ driver_api! {
         flags: c_uint,
     ) {
         let (best_grid, best_block) = best(&*find(function)?, shared_of, shared, limit, flags)?;
-        put(grid, best_grid)?;
-        put(block, best_block)
+        grid.set(best_grid)?;
+        block.set(best_block)
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(
-        bytes: *mut usize,
+        bytes: Out<usize>,
         function: sys::CUfunction,
         blocks: c_int,
         block: c_int,
     ) {
         let function = find(function)?;
         let question = Occupancy::SharedMemory { blocks, block };
-        put(bytes, function.occupancy.ask(function.handle, question)?.0 as usize)
+        bytes.set(function.occupancy.ask(function.handle, question)?.0 as usize)
     }
 
     fn cuOccupancyMaxActiveClusters(
-        clusters: *mut c_int,
+        clusters: Out<c_int>,
         function: sys::CUfunction,
-        config: *const sys::CUlaunchConfig,
+        config: In<sys::CUlaunchConfig>,
     ) {
-        put(clusters, of_launch(&*find(function)?, get(config)?, Occupancy::Clusters)?)
+        let config = config.get()?;
+        let attributes = Attributes::list(&config)?;
+        clusters.set(of_launch(&*find(function)?, &config, &attributes, Occupancy::Clusters)?)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(
-        size: *mut c_int,
+        size: Out<c_int>,
         function: sys::CUfunction,
-        config: *const sys::CUlaunchConfig,
+        config: In<sys::CUlaunchConfig>,
     ) {
-        put(size, of_launch(&*find(function)?, get(config)?, Occupancy::ClusterSize)?)
+        let config = config.get()?;
+        let attributes = Attributes::list(&config)?;
+        size.set(of_launch(&*find(function)?, &config, &attributes, Occupancy::ClusterSize)?)
     }
 }
 
@@ -130,15 +135,12 @@ fn best(
     Ok((grid as c_int, block as c_int))
 }
 
-/// # Safety
-/// `config` names as many attributes as it says.
-unsafe fn of_launch<'a>(
+fn of_launch<'a>(
     function: &Function,
-    config: &'a sys::CUlaunchConfig,
+    config: &sys::CUlaunchConfig,
+    attributes: &'a [sys::CUlaunchAttribute],
     question: impl FnOnce(Launch<'a>, StreamRef) -> Occupancy<'a>,
 ) -> Result<c_int> {
-    // SAFETY: by the caller's promise.
-    let attributes = unsafe { array(config.attrs, config.numAttrs as usize) }?;
     let attributes = Attributes::of(attributes);
     let launch = Launch {
         function: function.handle,

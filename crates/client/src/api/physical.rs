@@ -4,25 +4,26 @@ use core::ffi::{c_ulonglong, c_void};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::driver_api;
 use crate::physical::GRANULARITY;
 use crate::session::session;
 
 driver_api! {
     fn cuMemGetAllocationGranularity(
-        granularity: *mut usize,
-        prop: *const sys::CUmemAllocationProp,
+        granularity: Out<usize>,
+        prop: In<sys::CUmemAllocationProp>,
         option: sys::CUmemAllocationGranularity_flags,
     ) {
-        session()?.devices.get(get(prop)?.location.id)?;
+        session()?.devices.get(prop.get()?.location.id)?;
         if option > sys::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(granularity, GRANULARITY as usize)
+        granularity.set(GRANULARITY as usize)
     }
 
     fn cuMemAddressReserve(
-        address: *mut sys::CUdeviceptr,
+        address: Out<sys::CUdeviceptr>,
         size: usize,
         alignment: usize,
         wanted: sys::CUdeviceptr,
@@ -31,7 +32,7 @@ driver_api! {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(address, session()?.physical.reserve(size as u64, alignment as u64, wanted)?)
+        address.set(session()?.physical.reserve(size as u64, alignment as u64, wanted)?)
     }
 
     fn cuMemAddressFree(address: sys::CUdeviceptr, size: usize) {
@@ -39,25 +40,25 @@ driver_api! {
     }
 
     fn cuMemCreate(
-        handle: *mut sys::CUmemGenericAllocationHandle,
+        handle: Out<sys::CUmemGenericAllocationHandle>,
         size: usize,
-        prop: *const sys::CUmemAllocationProp,
+        prop: In<sys::CUmemAllocationProp>,
         flags: c_ulonglong,
     ) {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
-        put(handle, session.physical.create(session, size as u64, get(prop)?)?)
+        handle.set(session.physical.create(session, size as u64, &prop.get()?)?)
     }
 
     fn cuMemRelease(handle: sys::CUmemGenericAllocationHandle) {
         session()?.physical.release(handle)
     }
 
-    fn cuMemRetainAllocationHandle(handle: *mut sys::CUmemGenericAllocationHandle, address: *mut c_void) {
+    fn cuMemRetainAllocationHandle(handle: Out<sys::CUmemGenericAllocationHandle>, address: *mut c_void) {
         let session = session()?;
-        put(handle, session.physical.retain(session, address.addr() as u64)?)
+        handle.set(session.physical.retain(session, address.addr() as u64)?)
     }
 
     fn cuMemMap(
@@ -82,31 +83,31 @@ driver_api! {
     fn cuMemSetAccess(
         address: sys::CUdeviceptr,
         size: usize,
-        list: *const sys::CUmemAccessDesc,
+        list: In<sys::CUmemAccessDesc>,
         count: usize,
     ) {
         let session = session()?;
-        session.physical.set_access(session, address, size as u64, array(list, count)?)
+        session.physical.set_access(session, address, size as u64, &list.list(count)?)
     }
 
     fn cuMemGetAccess(
-        flags: *mut c_ulonglong,
-        location: *const sys::CUmemLocation,
+        flags: Out<c_ulonglong>,
+        location: In<sys::CUmemLocation>,
         address: sys::CUdeviceptr,
     ) {
-        let location = get(location)?;
+        let location = &location.get()?;
         if location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(flags, session()?.physical.access(location.id, address).into())
+        flags.set(session()?.physical.access(location.id, address).into())
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(
-        prop: *mut sys::CUmemAllocationProp,
+        prop: Out<sys::CUmemAllocationProp>,
         handle: sys::CUmemGenericAllocationHandle,
     ) {
         let physical = session()?.physical.get(handle)?;
-        put(prop, sys::CUmemAllocationProp {
+        prop.set(sys::CUmemAllocationProp {
             type_: sys::CU_MEM_ALLOCATION_TYPE_PINNED,
             requestedHandleTypes: physical.handle_types,
             location: sys::CUmemLocation { type_: sys::CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device },

@@ -4,21 +4,22 @@ use core::ffi::c_void;
 
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::handles::to_pointer;
 use crate::mirror::{Block, Kind};
 use crate::pool::Pool;
 use crate::session::{Session, session};
 
 driver_api! {
-    fn cuDeviceGetDefaultMemPool(pool: *mut sys::CUmemoryPool, device: sys::CUdevice) {
+    fn cuDeviceGetDefaultMemPool(pool: Out<sys::CUmemoryPool>, device: sys::CUdevice) {
         let session = session()?;
-        put(pool, to_pointer(session.pools.default_of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.default_of(session, device)?.handle))
     }
 
-    fn cuDeviceGetMemPool(pool: *mut sys::CUmemoryPool, device: sys::CUdevice) {
+    fn cuDeviceGetMemPool(pool: Out<sys::CUmemoryPool>, device: sys::CUdevice) {
         let session = session()?;
-        put(pool, to_pointer(session.pools.of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.of(session, device)?.handle))
     }
 
     fn cuDeviceSetMemPool(device: sys::CUdevice, pool: sys::CUmemoryPool) {
@@ -27,42 +28,42 @@ driver_api! {
     }
 
     fn cuMemGetDefaultMemPool(
-        pool: *mut sys::CUmemoryPool,
-        location: *mut sys::CUmemLocation,
+        pool: Out<sys::CUmemoryPool>,
+        location: Out<sys::CUmemLocation>,
         kind: sys::CUmemAllocationType,
     ) {
         let session = session()?;
-        let device = device_of(get(location)?, kind)?;
-        put(pool, to_pointer(session.pools.default_of(session, device)?.handle))
+        let device = device_of(&location.get()?, kind)?;
+        pool.set(to_pointer(session.pools.default_of(session, device)?.handle))
     }
 
     fn cuMemGetMemPool(
-        pool: *mut sys::CUmemoryPool,
-        location: *mut sys::CUmemLocation,
+        pool: Out<sys::CUmemoryPool>,
+        location: Out<sys::CUmemLocation>,
         kind: sys::CUmemAllocationType,
     ) {
         let session = session()?;
-        let device = device_of(get(location)?, kind)?;
-        put(pool, to_pointer(session.pools.of(session, device)?.handle))
+        let device = device_of(&location.get()?, kind)?;
+        pool.set(to_pointer(session.pools.of(session, device)?.handle))
     }
 
     fn cuMemSetMemPool(
-        location: *mut sys::CUmemLocation,
+        location: Out<sys::CUmemLocation>,
         kind: sys::CUmemAllocationType,
         pool: sys::CUmemoryPool,
     ) {
         let session = session()?;
-        session.pools.set(session, device_of(get(location)?, kind)?, pool)
+        session.pools.set(session, device_of(&location.get()?, kind)?, pool)
     }
 
-    fn cuMemPoolCreate(pool: *mut sys::CUmemoryPool, props: *const sys::CUmemPoolProps) {
+    fn cuMemPoolCreate(pool: Out<sys::CUmemoryPool>, props: In<sys::CUmemPoolProps>) {
         let session = session()?;
-        let props = get(props)?;
+        let props = &props.get()?;
         if props.handleTypes != sys::CU_MEM_HANDLE_TYPE_NONE {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let device = device_of(&props.location, props.allocType)?;
-        put(pool, to_pointer(session.pools.create(session, device)?.handle))
+        pool.set(to_pointer(session.pools.create(session, device)?.handle))
     }
 
     fn cuMemPoolDestroy(pool: sys::CUmemoryPool) {
@@ -73,44 +74,44 @@ driver_api! {
         session()?.pools.get(pool).map(|_| ())
     }
 
-    fn cuMemPoolSetAttribute(pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void) {
+    fn cuMemPoolSetAttribute(pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: Out<c_void>) {
         let pool = session()?.pools.get(pool)?;
         match attribute {
             sys::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
             | sys::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
             | sys::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-                pool.set(attribute, (*get(value.cast::<i32>())?).unsigned_abs().into());
+                pool.set(attribute, (value.cast::<i32>().get()?).unsigned_abs().into());
             }
             sys::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
             | sys::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
-            | sys::CU_MEMPOOL_ATTR_USED_MEM_HIGH => pool.set(attribute, *get(value.cast::<u64>())?),
+            | sys::CU_MEMPOOL_ATTR_USED_MEM_HIGH => pool.set(attribute, value.cast::<u64>().get()?),
             _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
         Ok(())
     }
 
-    fn cuMemPoolGetAttribute(pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void) {
+    fn cuMemPoolGetAttribute(pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: Out<c_void>) {
         let session = session()?;
         let pool = session.pools.get(pool)?;
         match attribute {
             sys::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
             | sys::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
             | sys::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-                put(value.cast(), pool.setting(attribute).unwrap_or(1) as i32)
+                value.cast().set(pool.setting(attribute).unwrap_or(1) as i32)
             }
-            sys::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => put(value.cast(), pool.setting(attribute).unwrap_or(0)),
+            sys::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => value.cast().set(pool.setting(attribute).unwrap_or(0)),
             sys::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
             | sys::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
             | sys::CU_MEMPOOL_ATTR_USED_MEM_CURRENT
-            | sys::CU_MEMPOOL_ATTR_USED_MEM_HIGH => put(value.cast(), used(session, &pool)),
+            | sys::CU_MEMPOOL_ATTR_USED_MEM_HIGH => value.cast().set(used(session, &pool)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    fn cuMemPoolSetAccess(pool: sys::CUmemoryPool, list: *const sys::CUmemAccessDesc, count: usize) {
+    fn cuMemPoolSetAccess(pool: sys::CUmemoryPool, list: In<sys::CUmemAccessDesc>, count: usize) {
         let session = session()?;
         let pool = session.pools.get(pool)?;
-        for desc in array(list, count)? {
+        for desc in &list.list(count)? {
             session.devices.get(desc.location.id)?;
             pool.set_access(desc.location.id, desc.flags);
         }
@@ -118,14 +119,14 @@ driver_api! {
     }
 
     fn cuMemPoolGetAccess(
-        flags: *mut sys::CUmemAccess_flags,
+        flags: Out<sys::CUmemAccess_flags>,
         pool: sys::CUmemoryPool,
-        location: *mut sys::CUmemLocation,
+        location: Out<sys::CUmemLocation>,
     ) {
         let session = session()?;
-        let location = get(location)?;
+        let location = &location.get()?;
         session.devices.get(location.id)?;
-        put(flags, session.pools.get(pool)?.access(location.id))
+        flags.set(session.pools.get(pool)?.access(location.id))
     }
 
     fn cuDeviceGraphMemTrim(device: sys::CUdevice) {
@@ -135,14 +136,14 @@ driver_api! {
     fn cuDeviceGetGraphMemAttribute(
         device: sys::CUdevice,
         attribute: sys::CUgraphMem_attribute,
-        value: *mut c_void,
+        value: Out<c_void>,
     ) {
         session()?.devices.get(device)?;
         if attribute > sys::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         // Graphs own no memory apart from what their allocation nodes show in the device's pool.
-        put(value.cast(), 0u64)
+        value.cast().set(0u64)
     }
 }
 

@@ -1,14 +1,15 @@
 //! Texture and surface references.
 
-use core::ffi::{c_char, c_int, c_uint};
+use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 use fermata_abi::op::Resource;
 use fermata_abi::sys::driver as sys;
 
 use super::function::find;
+use crate::args::{In, Name, Out};
 use crate::copy::End;
-use crate::entry::{Result, driver_api, get, put, put_if, text};
+use crate::entry::{Result, driver_api};
 use crate::handles::{of, to_pointer};
 use crate::module::Module;
 use crate::reference::Reference;
@@ -22,18 +23,18 @@ const FLAGS: c_uint = sys::CU_TRSF_READ_AS_INTEGER
     | sys::CU_TRSF_SEAMLESS_CUBEMAP;
 
 driver_api! {
-    fn cuModuleGetTexRef(reference: *mut sys::CUtexref, module: sys::CUmodule, name: *const c_char) {
-        let found = session()?.references.of_module(&module_of(module)?, text(name)?, false)?;
-        put(reference, to_pointer(found.handle))
+    fn cuModuleGetTexRef(reference: Out<sys::CUtexref>, module: sys::CUmodule, name: Name) {
+        let found = session()?.references.of_module(&module_of(module)?, name.text()?, false)?;
+        reference.set(to_pointer(found.handle))
     }
 
-    fn cuModuleGetSurfRef(reference: *mut sys::CUsurfref, module: sys::CUmodule, name: *const c_char) {
-        let found = session()?.references.of_module(&module_of(module)?, text(name)?, true)?;
-        put(reference, to_pointer(found.handle))
+    fn cuModuleGetSurfRef(reference: Out<sys::CUsurfref>, module: sys::CUmodule, name: Name) {
+        let found = session()?.references.of_module(&module_of(module)?, name.text()?, true)?;
+        reference.set(to_pointer(found.handle))
     }
 
-    fn cuTexRefCreate(reference: *mut sys::CUtexref) {
-        put(reference, to_pointer(session()?.references.create().handle))
+    fn cuTexRefCreate(reference: Out<sys::CUtexref>) {
+        reference.set(to_pointer(session()?.references.create().handle))
     }
 
     fn cuTexRefDestroy(reference: sys::CUtexref) {
@@ -76,7 +77,7 @@ driver_api! {
     }
 
     fn cuTexRefSetAddress_v2(
-        offset: *mut usize,
+        offset: Out<usize>,
         reference: sys::CUtexref,
         address: sys::CUdeviceptr,
         bytes: usize,
@@ -96,26 +97,26 @@ driver_api! {
         if offset.is_null() && before != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put_if(offset, before as usize);
+        offset.set_if_wanted(before as usize);
         Ok(())
     }
 
     fn cuTexRefSetAddress2D_v2(
         reference: sys::CUtexref,
-        desc: *const sys::CUDA_ARRAY_DESCRIPTOR,
+        desc: In<sys::CUDA_ARRAY_DESCRIPTOR>,
         address: sys::CUdeviceptr,
         pitch: usize,
     ) {
-        pitched(reference, get(desc)?, address, pitch)
+        pitched(reference, &desc.get()?, address, pitch)
     }
 
     fn cuTexRefSetAddress2D_v3(
         reference: sys::CUtexref,
-        desc: *const sys::CUDA_ARRAY_DESCRIPTOR,
+        desc: In<sys::CUDA_ARRAY_DESCRIPTOR>,
         address: sys::CUdeviceptr,
         pitch: usize,
     ) {
-        pitched(reference, get(desc)?, address, pitch)
+        pitched(reference, &desc.get()?, address, pitch)
     }
 
     fn cuTexRefSetFormat(reference: sys::CUtexref, format: sys::CUarray_format, channels: c_int) {
@@ -178,8 +179,8 @@ driver_api! {
         })
     }
 
-    fn cuTexRefSetBorderColor(reference: sys::CUtexref, color: *mut f32) {
-        let color = get(color.cast_const().cast::<[f32; 4]>())?;
+    fn cuTexRefSetBorderColor(reference: sys::CUtexref, color: Out<f32>) {
+        let color = color.cast::<[f32; 4]>().get()?;
         known(reference)?.change(|it| {
             it.settings.sampler.border = color.map(f32::to_bits);
             Ok(())
@@ -196,77 +197,77 @@ driver_api! {
         })
     }
 
-    fn cuTexRefGetAddress_v2(address: *mut sys::CUdeviceptr, reference: sys::CUtexref) {
+    fn cuTexRefGetAddress_v2(address: Out<sys::CUdeviceptr>, reference: sys::CUtexref) {
         let bound = known(reference)?.bound();
         let found = bound.resource.as_ref().and_then(Resource::memory);
         let (start, _) = found.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        put(address, start - bound.offset)
+        address.set(start - bound.offset)
     }
 
-    fn cuTexRefGetArray(array: *mut sys::CUarray, reference: sys::CUtexref) {
+    fn cuTexRefGetArray(array: Out<sys::CUarray>, reference: sys::CUtexref) {
         match known(reference)?.bound().resource {
-            Some(Resource::Array(handle)) => put(array, to_pointer(handle)),
+            Some(Resource::Array(handle)) => array.set(to_pointer(handle)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    fn cuTexRefGetMipmappedArray(mipmap: *mut sys::CUmipmappedArray, reference: sys::CUtexref) {
+    fn cuTexRefGetMipmappedArray(mipmap: Out<sys::CUmipmappedArray>, reference: sys::CUtexref) {
         match known(reference)?.bound().resource {
-            Some(Resource::Mipmapped(handle)) => put(mipmap, to_pointer(handle)),
+            Some(Resource::Mipmapped(handle)) => mipmap.set(to_pointer(handle)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
 
     fn cuTexRefGetFormat(
-        format: *mut sys::CUarray_format,
-        channels: *mut c_int,
+        format: Out<sys::CUarray_format>,
+        channels: Out<c_int>,
         reference: sys::CUtexref,
     ) {
         let settings = known(reference)?.bound().settings;
-        put_if(format, settings.format);
-        put_if(channels, settings.channels as c_int);
+        format.set_if_wanted(settings.format);
+        channels.set_if_wanted(settings.channels as c_int);
         Ok(())
     }
 
     fn cuTexRefGetAddressMode(
-        mode: *mut sys::CUaddress_mode,
+        mode: Out<sys::CUaddress_mode>,
         reference: sys::CUtexref,
         dimension: c_int,
     ) {
         let at = dimension_of(dimension)?;
-        put(mode, known(reference)?.bound().settings.sampler.address_modes[at])
+        mode.set(known(reference)?.bound().settings.sampler.address_modes[at])
     }
 
-    fn cuTexRefGetFilterMode(mode: *mut sys::CUfilter_mode, reference: sys::CUtexref) {
-        put(mode, known(reference)?.bound().settings.sampler.filter)
+    fn cuTexRefGetFilterMode(mode: Out<sys::CUfilter_mode>, reference: sys::CUtexref) {
+        mode.set(known(reference)?.bound().settings.sampler.filter)
     }
 
-    fn cuTexRefGetMipmapFilterMode(mode: *mut sys::CUfilter_mode, reference: sys::CUtexref) {
-        put(mode, known(reference)?.bound().settings.sampler.level_filter)
+    fn cuTexRefGetMipmapFilterMode(mode: Out<sys::CUfilter_mode>, reference: sys::CUtexref) {
+        mode.set(known(reference)?.bound().settings.sampler.level_filter)
     }
 
-    fn cuTexRefGetMipmapLevelBias(bias: *mut f32, reference: sys::CUtexref) {
-        put(bias, f32::from_bits(known(reference)?.bound().settings.sampler.levels[0]))
+    fn cuTexRefGetMipmapLevelBias(bias: Out<f32>, reference: sys::CUtexref) {
+        bias.set(f32::from_bits(known(reference)?.bound().settings.sampler.levels[0]))
     }
 
-    fn cuTexRefGetMipmapLevelClamp(least: *mut f32, most: *mut f32, reference: sys::CUtexref) {
+    fn cuTexRefGetMipmapLevelClamp(least: Out<f32>, most: Out<f32>, reference: sys::CUtexref) {
         let levels = known(reference)?.bound().settings.sampler.levels.map(f32::from_bits);
-        put_if(least, levels[1]);
-        put_if(most, levels[2]);
+        least.set_if_wanted(levels[1]);
+        most.set_if_wanted(levels[2]);
         Ok(())
     }
 
-    fn cuTexRefGetMaxAnisotropy(most: *mut c_int, reference: sys::CUtexref) {
-        put(most, known(reference)?.bound().settings.sampler.anisotropy as c_int)
+    fn cuTexRefGetMaxAnisotropy(most: Out<c_int>, reference: sys::CUtexref) {
+        most.set(known(reference)?.bound().settings.sampler.anisotropy as c_int)
     }
 
-    fn cuTexRefGetBorderColor(color: *mut f32, reference: sys::CUtexref) {
+    fn cuTexRefGetBorderColor(color: Out<f32>, reference: sys::CUtexref) {
         let border = known(reference)?.bound().settings.sampler.border;
-        put(color.cast::<[f32; 4]>(), border.map(f32::from_bits))
+        (color.cast::<[f32; 4]>()).set(border.map(f32::from_bits))
     }
 
-    fn cuTexRefGetFlags(flags: *mut c_uint, reference: sys::CUtexref) {
-        put(flags, known(reference)?.bound().settings.sampler.flags)
+    fn cuTexRefGetFlags(flags: Out<c_uint>, reference: sys::CUtexref) {
+        flags.set(known(reference)?.bound().settings.sampler.flags)
     }
 
     fn cuSurfRefSetArray(reference: sys::CUsurfref, array: sys::CUarray, flags: c_uint) {
@@ -281,9 +282,9 @@ driver_api! {
         })
     }
 
-    fn cuSurfRefGetArray(array: *mut sys::CUarray, reference: sys::CUsurfref) {
+    fn cuSurfRefGetArray(array: Out<sys::CUarray>, reference: sys::CUsurfref) {
         match session()?.references.get(of(reference), true)?.bound().resource {
-            Some(Resource::Array(handle)) => put(array, to_pointer(handle)),
+            Some(Resource::Array(handle)) => array.set(to_pointer(handle)),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }

@@ -16,13 +16,14 @@ use fermata_abi::op::{SHARED, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
-use crate::entry::{Result, driver_api, put};
+use crate::args::Out;
+use crate::entry::{Result, driver_api};
 use crate::mirror::Kind;
 use crate::session::session;
 use crate::shared;
 
 driver_api! {
-    fn cuIpcGetMemHandle(handle: *mut sys::CUipcMemHandle, address: sys::CUdeviceptr) {
+    fn cuIpcGetMemHandle(handle: Out<sys::CUipcMemHandle>, address: sys::CUdeviceptr) {
         let session = session()?;
         let block = session.memory.find(address).filter(|block| block.kind == Kind::Device);
         let block = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
@@ -30,11 +31,11 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let reserved = shared::share(block.start, 0)?.map(|byte| byte as core::ffi::c_char);
-        put(handle, sys::CUipcMemHandle { reserved })
+        handle.set(sys::CUipcMemHandle { reserved })
     }
 
     fn cuIpcOpenMemHandle_v2(
-        address: *mut sys::CUdeviceptr,
+        address: Out<sys::CUdeviceptr>,
         handle: sys::CUipcMemHandle,
         flags: c_uint,
     ) {
@@ -44,7 +45,7 @@ driver_api! {
         }
         let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
         let given = given.filter(|it| it.memory == 0).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        put(address, session.opened.open(session, given)?)
+        address.set(session.opened.open(session, given)?)
     }
 
     fn cuIpcCloseMemHandle(address: sys::CUdeviceptr) {
@@ -53,7 +54,7 @@ driver_api! {
     }
 
     fn cuMemExportToShareableHandle(
-        shareable: *mut c_void,
+        shareable: Out<c_void>,
         handle: sys::CUmemGenericAllocationHandle,
         kind: sys::CUmemAllocationHandleType,
         flags: c_ulonglong,
@@ -65,12 +66,12 @@ driver_api! {
         if flags != 0 || memory.handle_types & kind == 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        put(shareable.cast::<c_int>(), export(handle)?.into_raw_fd())
+        shareable.cast::<c_int>().set(export(handle)?.into_raw_fd())
     }
 
     /// The descriptor itself stands where a pointer to a handle would.
     fn cuMemImportFromShareableHandle(
-        handle: *mut sys::CUmemGenericAllocationHandle,
+        handle: Out<sys::CUmemGenericAllocationHandle>,
         shareable: *mut c_void,
         kind: sys::CUmemAllocationHandleType,
     ) {
@@ -83,7 +84,7 @@ driver_api! {
             true => session.physical.share(given.memory).map(|()| given.memory)?,
             false => session.physical.fetch(session, &given)?,
         };
-        put(handle, memory)
+        handle.set(memory)
     }
 }
 

@@ -6,9 +6,10 @@ use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemOp, MemOpKind, NodeKind};
 
+use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api, put};
+use crate::entry::{Result, driver_api};
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::link;
@@ -17,15 +18,15 @@ use crate::session::session;
 use crate::stream::context_of;
 
 driver_api! {
-    fn cuStreamCreate(stream: *mut sys::CUstream, flags: c_uint) {
+    fn cuStreamCreate(stream: Out<sys::CUstream>, flags: c_uint) {
         check_flags(flags)?;
-        put(stream, to_pointer(session()?.streams.create(&current()?, flags, 0)?.handle))
+        stream.set(to_pointer(session()?.streams.create(&current()?, flags, 0)?.handle))
     }
 
-    fn cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int) {
+    fn cuStreamCreateWithPriority(stream: Out<sys::CUstream>, flags: c_uint, priority: c_int) {
         check_flags(flags)?;
         let priority = priority.clamp(-5, 0);
-        put(stream, to_pointer(session()?.streams.create(&current()?, flags, priority)?.handle))
+        stream.set(to_pointer(session()?.streams.create(&current()?, flags, priority)?.handle))
     }
 
     fn cuStreamDestroy(stream: sys::CUstream) {
@@ -70,44 +71,44 @@ driver_api! {
         link::post(&Op::StreamWait { stream, event: event.handle, flags: 0 })
     }
 
-    fn cuStreamGetFlags(stream: sys::CUstream, flags: *mut c_uint) {
+    fn cuStreamGetFlags(stream: sys::CUstream, flags: Out<c_uint>) {
         fault::check_current()?;
         let stream = session()?.streams.get(stream)?;
-        put(flags, stream.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
+        flags.set(stream.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
     }
 
-    fn cuStreamGetPriority(stream: sys::CUstream, priority: *mut c_int) {
+    fn cuStreamGetPriority(stream: sys::CUstream, priority: Out<c_int>) {
         fault::check_current()?;
         let stream = session()?.streams.get(stream)?;
-        put(priority, stream.map_or(0, |stream| stream.priority))
+        priority.set(stream.map_or(0, |stream| stream.priority))
     }
 
-    fn cuStreamGetId(stream: sys::CUstream, id: *mut c_ulonglong) {
+    fn cuStreamGetId(stream: sys::CUstream, id: Out<c_ulonglong>) {
         let session = session()?;
-        put(id, session.streams.id(&*context_of(session, stream)?, stream)?)
+        id.set(session.streams.id(&*context_of(session, stream)?, stream)?)
     }
 
-    fn cuStreamGetCtx(stream: sys::CUstream, context: *mut sys::CUcontext) {
-        put(context, context_of(session()?, stream)?.pointer())
+    fn cuStreamGetCtx(stream: sys::CUstream, context: Out<sys::CUcontext>) {
+        context.set(context_of(session()?, stream)?.pointer())
     }
 
     fn cuStreamGetCtx_v2(
         stream: sys::CUstream,
-        context: *mut sys::CUcontext,
-        green: *mut sys::CUgreenCtx,
+        context: Out<sys::CUcontext>,
+        green: Out<sys::CUgreenCtx>,
     ) {
-        put(context, context_of(session()?, stream)?.pointer())?;
-        crate::entry::put_if(green, core::ptr::null_mut());
+        context.set(context_of(session()?, stream)?.pointer())?;
+        green.set_if_wanted(core::ptr::null_mut());
         Ok(())
     }
 
-    fn cuStreamGetGreenCtx(stream: sys::CUstream, green: *mut sys::CUgreenCtx) {
+    fn cuStreamGetGreenCtx(stream: sys::CUstream, green: Out<sys::CUgreenCtx>) {
         session()?.streams.get(stream)?;
-        put(green, core::ptr::null_mut())
+        green.set(core::ptr::null_mut())
     }
 
-    fn cuStreamGetDevice(stream: sys::CUstream, device: *mut sys::CUdevice) {
-        put(device, context_of(session()?, stream)?.device)
+    fn cuStreamGetDevice(stream: sys::CUstream, device: Out<sys::CUdevice>) {
+        device.set(context_of(session()?, stream)?.device)
     }
 
     fn cuStreamWriteValue32(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {

@@ -7,7 +7,8 @@ use fermata_abi::op::{Op, ReplyBody, TENSOR_MAP, Tensor, TensorBox};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
-use crate::entry::{Result, array, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::link;
 use crate::session::session;
 
@@ -25,14 +26,14 @@ static KNOWN: Mutex<Option<HashMap<Vec<u8>, Descriptor>>> = Mutex::new(None);
 
 driver_api! {
     fn cuTensorMapEncodeTiled(
-        map: *mut sys::CUtensorMap,
+        map: Out<sys::CUtensorMap>,
         data_type: sys::CUtensorMapDataType,
         rank: sys::cuuint32_t,
         address: *mut c_void,
-        dims: *const sys::cuuint64_t,
-        strides: *const sys::cuuint64_t,
-        box_dims: *const sys::cuuint32_t,
-        steps: *const sys::cuuint32_t,
+        dims: In<sys::cuuint64_t>,
+        strides: In<sys::cuuint64_t>,
+        box_dims: In<sys::cuuint32_t>,
+        steps: In<sys::cuuint32_t>,
         interleave: sys::CUtensorMapInterleave,
         swizzle: sys::CUtensorMapSwizzle,
         promotion: sys::CUtensorMapL2promotion,
@@ -42,30 +43,30 @@ driver_api! {
         let tensor = Tensor {
             data_type,
             address: address.addr() as u64,
-            dims: array(dims, rank)?.to_vec(),
-            strides: array(strides, rank - 1)?.to_vec(),
-            steps: array(steps, rank)?.to_vec(),
+            dims: dims.list(rank)?,
+            strides: strides.list(rank - 1)?,
+            steps: steps.list(rank)?,
             interleave,
             swizzle,
             promotion,
             fill,
         };
-        let of = TensorBox::Tiled { dims: array(box_dims, rank)?.to_vec() };
+        let of = TensorBox::Tiled { dims: box_dims.list(rank)? };
         give(map, &Op::TensorMap { tensor, of })
     }
 
     fn cuTensorMapEncodeIm2col(
-        map: *mut sys::CUtensorMap,
+        map: Out<sys::CUtensorMap>,
         data_type: sys::CUtensorMapDataType,
         rank: sys::cuuint32_t,
         address: *mut c_void,
-        dims: *const sys::cuuint64_t,
-        strides: *const sys::cuuint64_t,
-        lower: *const c_int,
-        upper: *const c_int,
+        dims: In<sys::cuuint64_t>,
+        strides: In<sys::cuuint64_t>,
+        lower: In<c_int>,
+        upper: In<c_int>,
         channels: sys::cuuint32_t,
         pixels: sys::cuuint32_t,
-        steps: *const sys::cuuint32_t,
+        steps: In<sys::cuuint32_t>,
         interleave: sys::CUtensorMapInterleave,
         swizzle: sys::CUtensorMapSwizzle,
         promotion: sys::CUtensorMapL2promotion,
@@ -75,17 +76,17 @@ driver_api! {
         let tensor = Tensor {
             data_type,
             address: address.addr() as u64,
-            dims: array(dims, rank)?.to_vec(),
-            strides: array(strides, rank - 1)?.to_vec(),
-            steps: array(steps, rank)?.to_vec(),
+            dims: dims.list(rank)?,
+            strides: strides.list(rank - 1)?,
+            steps: steps.list(rank)?,
             interleave,
             swizzle,
             promotion,
             fill,
         };
         let of = TensorBox::Im2col {
-            lower: array(lower, rank - 2)?.to_vec(),
-            upper: array(upper, rank - 2)?.to_vec(),
+            lower: lower.list(rank - 2)?,
+            upper: upper.list(rank - 2)?,
             channels,
             pixels,
         };
@@ -93,17 +94,17 @@ driver_api! {
     }
 
     fn cuTensorMapEncodeIm2colWide(
-        map: *mut sys::CUtensorMap,
+        map: Out<sys::CUtensorMap>,
         data_type: sys::CUtensorMapDataType,
         rank: sys::cuuint32_t,
         address: *mut c_void,
-        dims: *const sys::cuuint64_t,
-        strides: *const sys::cuuint64_t,
+        dims: In<sys::cuuint64_t>,
+        strides: In<sys::cuuint64_t>,
         lower: c_int,
         upper: c_int,
         channels: sys::cuuint32_t,
         pixels: sys::cuuint32_t,
-        steps: *const sys::cuuint32_t,
+        steps: In<sys::cuuint32_t>,
         interleave: sys::CUtensorMapInterleave,
         mode: sys::CUtensorMapIm2ColWideMode,
         swizzle: sys::CUtensorMapSwizzle,
@@ -114,9 +115,9 @@ driver_api! {
         let tensor = Tensor {
             data_type,
             address: address.addr() as u64,
-            dims: array(dims, rank)?.to_vec(),
-            strides: array(strides, rank - 1)?.to_vec(),
-            steps: array(steps, rank)?.to_vec(),
+            dims: dims.list(rank)?,
+            strides: strides.list(rank - 1)?,
+            steps: steps.list(rank)?,
             interleave,
             swizzle,
             promotion,
@@ -126,8 +127,8 @@ driver_api! {
         give(map, &Op::TensorMap { tensor, of })
     }
 
-    fn cuTensorMapReplaceAddress(map: *mut sys::CUtensorMap, address: *mut c_void) {
-        let old = *get(map.cast::<Descriptor>())?;
+    fn cuTensorMapReplaceAddress(map: Out<sys::CUtensorMap>, address: *mut c_void) {
+        let old = map.cast::<Descriptor>().get()?;
         let address = address.addr() as u64;
         give(map, &Op::TensorMapMove { map: &old, address })
     }
@@ -140,16 +141,13 @@ fn checked(rank: u32, least: u32) -> Result<usize> {
     }
 }
 
-/// # Safety
-/// `map` is null or points to room for a descriptor.
-unsafe fn give(map: *mut sys::CUtensorMap, op: &Op<'_>) -> Result {
+fn give(map: Out<sys::CUtensorMap>, op: &Op<'_>) -> Result {
     // Less than the type's alignment since CUDA 13.
-    if !map.addr().is_multiple_of(ALIGNMENT) {
+    if !map.as_ptr().addr().is_multiple_of(ALIGNMENT) {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
     let descriptor = encode(op)?;
-    // SAFETY: by the caller's promise.
-    unsafe { put(map.cast(), descriptor) }
+    map.cast().set(descriptor)
 }
 
 fn encode(op: &Op<'_>) -> Result<Descriptor> {

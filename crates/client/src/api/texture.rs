@@ -3,51 +3,52 @@
 use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, driver_api, get, put};
+use crate::args::{In, Out};
+use crate::entry::{Result, driver_api};
 use crate::handles::to_pointer;
 use crate::session::session;
 
 driver_api! {
     fn cuTexObjectCreate(
-        object: *mut sys::CUtexObject,
-        resource: *const sys::CUDA_RESOURCE_DESC,
-        texture: *const sys::CUDA_TEXTURE_DESC,
-        view: *const sys::CUDA_RESOURCE_VIEW_DESC,
+        object: Out<sys::CUtexObject>,
+        resource: In<sys::CUDA_RESOURCE_DESC>,
+        texture: In<sys::CUDA_TEXTURE_DESC>,
+        view: In<sys::CUDA_RESOURCE_VIEW_DESC>,
     ) {
-        let resource = resource_of(get(resource)?)?;
-        let sampler = Some(sampler_of(get(texture)?));
-        let view = view.as_ref().map(view_of);
-        put(object, session()?.textures.create(Texture { resource, sampler, view })?)
+        let resource = resource_of(&resource.get()?)?;
+        let sampler = Some(sampler_of(&texture.get()?));
+        let view = view.get().ok().as_ref().map(view_of);
+        object.set(session()?.textures.create(Texture { resource, sampler, view })?)
     }
 
     fn cuTexObjectDestroy(object: sys::CUtexObject) {
         session()?.textures.destroy(false, object)
     }
 
-    fn cuTexObjectGetResourceDesc(resource: *mut sys::CUDA_RESOURCE_DESC, object: sys::CUtexObject) {
-        put(resource, to_resource(&session()?.textures.get(false, object)?.resource))
+    fn cuTexObjectGetResourceDesc(resource: Out<sys::CUDA_RESOURCE_DESC>, object: sys::CUtexObject) {
+        resource.set(to_resource(&session()?.textures.get(false, object)?.resource))
     }
 
-    fn cuTexObjectGetTextureDesc(texture: *mut sys::CUDA_TEXTURE_DESC, object: sys::CUtexObject) {
+    fn cuTexObjectGetTextureDesc(texture: Out<sys::CUDA_TEXTURE_DESC>, object: sys::CUtexObject) {
         let sampler = session()?.textures.get(false, object)?.sampler;
-        put(texture, to_sampler(&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+        texture.set(to_sampler(&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
     }
 
     fn cuTexObjectGetResourceViewDesc(
-        view: *mut sys::CUDA_RESOURCE_VIEW_DESC,
+        view: Out<sys::CUDA_RESOURCE_VIEW_DESC>,
         object: sys::CUtexObject,
     ) {
         let known = session()?.textures.get(false, object)?.view;
-        put(view, to_view(&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+        view.set(to_view(&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
     }
 
-    fn cuSurfObjectCreate(object: *mut sys::CUsurfObject, resource: *const sys::CUDA_RESOURCE_DESC) {
-        let resource = resource_of(get(resource)?)?;
+    fn cuSurfObjectCreate(object: Out<sys::CUsurfObject>, resource: In<sys::CUDA_RESOURCE_DESC>) {
+        let resource = resource_of(&resource.get()?)?;
         if !matches!(resource, Resource::Array(_)) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let surface = Texture { resource, sampler: None, view: None };
-        put(object, session()?.textures.create(surface)?)
+        object.set(session()?.textures.create(surface)?)
     }
 
     fn cuSurfObjectDestroy(object: sys::CUsurfObject) {
@@ -55,20 +56,18 @@ driver_api! {
     }
 
     fn cuSurfObjectGetResourceDesc(
-        resource: *mut sys::CUDA_RESOURCE_DESC,
+        resource: Out<sys::CUDA_RESOURCE_DESC>,
         object: sys::CUsurfObject,
     ) {
-        put(resource, to_resource(&session()?.textures.get(true, object)?.resource))
+        resource.set(to_resource(&session()?.textures.get(true, object)?.resource))
     }
 }
 
-/// # Safety
-/// The structure is as the API demands for the type it names.
-unsafe fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
+fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
     if desc.flags != 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: each member is read for the type that it belongs to, by the caller's promise.
+    // SAFETY: each member is read for the type that it belongs to; of numbers and handles every bit pattern is one.
     unsafe {
         Ok(match desc.resType {
             sys::CU_RESOURCE_TYPE_ARRAY => {

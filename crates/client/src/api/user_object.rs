@@ -5,14 +5,15 @@ use core::ffi::{c_uint, c_void};
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 
-use crate::entry::{Result, driver_api, put};
+use crate::args::Out;
+use crate::entry::{Result, driver_api};
 use crate::graphs::UserObject;
 use crate::handles::{self, of, to_pointer};
 use crate::session::{Session, session};
 
 driver_api! {
     fn cuUserObjectCreate(
-        object: *mut sys::CUuserObject,
+        object: Out<sys::CUuserObject>,
         data: *mut c_void,
         destroy: sys::CUhostFn,
         references: c_uint,
@@ -25,7 +26,7 @@ driver_api! {
         let handle = handles::fresh();
         let new = UserObject { references, destroy, data: data.expose_provenance() };
         session()?.graphs.lock().objects.insert(handle, new);
-        put(object, to_pointer(handle))
+        object.set(to_pointer(handle))
     }
 
     fn cuUserObjectRetain(object: sys::CUuserObject, count: c_uint) {

@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{HostCall, KernelNode, MemAllocNode, MemsetNode, NodeKind};
 
-use super::args::Out;
+use super::args::{In, Out};
 use super::function::function;
 use super::init::driver;
 use super::launch::pack_params;
@@ -34,7 +34,8 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
         }
         _ => function(handle)?,
     };
-    let list = |pointer| Out::from_raw(pointer).to_in();
+    // SAFETY: the program's structure says so: each is null or the list that a launch demands.
+    let list = |pointer| unsafe { In::from_raw(pointer) };
     Ok(NodeKind::Kernel(KernelNode {
         function: function.handle,
         context: function.module.context.handle,
@@ -189,10 +190,9 @@ pub fn show_pool(node: &MemAllocNode) -> cu::CUmemPoolProps {
 
 /// Reads memory operations.
 pub fn mem_ops(count: c_uint, params: *mut cu::CUstreamBatchMemOpParams) -> Result<NodeKind> {
-    Ok(NodeKind::BatchMemOp(read_ops(
-        count,
-        Out::from_raw(params).to_in(),
-    )?))
+    // SAFETY: the program's structure says that so many operations lie there.
+    let params = unsafe { In::from_raw(params) };
+    Ok(NodeKind::BatchMemOp(read_ops(count, params)?))
 }
 
 /// Reads parameters of any kind. An allocation is made for `graph`, whose address goes back to the

@@ -37,10 +37,8 @@ pub fn pack_params(
     }
     let mut block = vec![0u8; info.param_bytes];
     for (index, param) in info.params.iter().enumerate() {
-        let value: In<u8> = Out::from_raw(params.get_at(index)?.cast()).to_in();
-        for at in 0..param.size {
-            block[param.offset + at] = value.get_at(at)?;
-        }
+        let value = params.in_at(index)?.cast::<u8>();
+        value.copy_to(&mut block[param.offset..][..param.size])?;
     }
     Ok(block)
 }
@@ -54,11 +52,11 @@ fn extra_params(extra: In<*mut c_void>) -> Result<Vec<u8>> {
         if key == cu::CU_LAUNCH_PARAM_END_AS_INT as usize {
             break;
         }
-        let value = extra.get_at(index + 1)?;
+        let value = extra.in_at(index + 1)?;
         if key == cu::CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as usize {
-            buffer = Some(value);
+            buffer = Some(value.cast::<u8>());
         } else if key == cu::CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as usize {
-            size = Some(Out::from_raw(value.cast::<usize>()).get()?);
+            size = Some(value.cast::<usize>().get()?);
         } else {
             return Err(INVALID_VALUE);
         }
@@ -70,7 +68,7 @@ fn extra_params(extra: In<*mut c_void>) -> Result<Vec<u8>> {
     if size > MAX_PARAMS {
         return Err(INVALID_VALUE);
     }
-    Out::from_raw(buffer.cast::<u8>()).to_in().list(size)
+    buffer.list(size)
 }
 
 /// Reads launch attributes.
@@ -158,7 +156,9 @@ api! {
         let config = config.get()?;
         let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
         let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
-        let attributes = read_attributes(Out::from_raw(config.attrs).to_in(), config.numAttrs)?;
+        // SAFETY: the program's structure says that so many attributes lie there.
+        let attributes = unsafe { In::from_raw(config.attrs) };
+        let attributes = read_attributes(attributes, config.numAttrs)?;
         launch(handle, (grid, block), config.sharedMemBytes, config.hStream, (params, extra), attributes)
     }
 

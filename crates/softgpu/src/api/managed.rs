@@ -194,7 +194,7 @@ api! {
         len: usize,
     ) {
         for index in 0..count {
-            let out = Out::from_raw(outs.get_at(index)?);
+            let out = outs.out_at(index)?;
             range_attribute(out, sizes.get_at(index)?, attributes.get_at(index)?, address, len)?;
         }
         Ok(())

@@ -48,7 +48,7 @@ fn load_data(out: Out<cu::CUmodule>, image: In<c_void>, jit: &JitOptions) -> Res
 pub(super) unsafe fn load_image(image: *const c_void) -> Result<cu::CUmodule> {
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is good by the caller's promise.
-    let image = unsafe { In::from_pointer(image) };
+    let image = unsafe { In::from_raw(image) };
     // SAFETY: the reference lives as long as the call.
     match unsafe { cuModuleLoadFatBinary(Out::from(&mut module), image) } {
         cu::CUDA_SUCCESS => Ok(module),

@@ -29,7 +29,9 @@ fn need(function: &Function, block: u32, shared: usize) -> Need {
 
 /// The cluster that a launch asks for; none if it asks for none.
 fn cluster(config: &cu::CUlaunchConfig) -> Result<Option<[u32; 3]>> {
-    let attributes = read_attributes(Out::from_raw(config.attrs).to_in(), config.numAttrs)?;
+    // SAFETY: the program's structure says that so many attributes lie there.
+    let attributes = unsafe { In::from_raw(config.attrs) };
+    let attributes = read_attributes(attributes, config.numAttrs)?;
     let dimension = attributes
         .iter()
         .rev()

@@ -108,7 +108,7 @@ api! {
         context::current_any()?;
         let range = driver()?.memory.find(address);
         for index in 0..count as usize {
-            let (attribute, out) = (attributes.get_at(index)?, Out::from_raw(out.get_at(index)?));
+            let (attribute, out) = (attributes.get_at(index)?, out.out_at(index)?);
             match &range {
                 Some(range) if answer(out, attribute, address, range).is_ok() => {}
                 // Memory that the driver does not know is the host's.

@@ -163,7 +163,7 @@ impl Context {
 
     pub fn download<T: Default + Clone>(&self, address: u64, count: usize) -> Vec<T> {
         let mut values = vec![T::default(); count];
-        let to: Out<c_void> = Out::from_raw(values.as_mut_ptr().cast());
+        let to: Out<c_void> = Out::from(&mut values[..]).cast();
         check(cuda!(copy::cuMemcpyDtoH_v2(
             to,
             address,
@@ -233,4 +233,10 @@ impl Kernel {
             In::null()
         ))
     }
+}
+
+/// A pointer of the test as the driver takes it.
+pub fn out<T>(pointer: *mut T) -> Out<T> {
+    // SAFETY: each test passes a pointer that is good for what the called function does with it.
+    unsafe { Out::from_raw(pointer) }
 }

@@ -84,7 +84,7 @@ fn what_was_freed_is_unknown() {
         cu::CUDA_ERROR_INVALID_VALUE
     );
     let mut byte = 0u8;
-    let to: Out<c_void> = Out::from_raw((&raw mut byte).cast());
+    let to: Out<c_void> = crate::common::out((&raw mut byte).cast());
     assert_eq!(
         cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
         cu::CUDA_ERROR_INVALID_VALUE

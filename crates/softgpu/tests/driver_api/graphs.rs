@@ -340,7 +340,7 @@ fn user_objects_die_with_the_last_graph_that_holds_them() {
     let graph = new_graph();
     let counter = AtomicU32::new(0);
     let mut object = null_mut();
-    let data = Out::from_raw((&raw const counter).cast_mut().cast());
+    let data = crate::common::out((&raw const counter).cast_mut().cast());
     check(cuda!(graph::cuUserObjectCreate(
         Out::from(&mut object),
         data,

@@ -134,7 +134,7 @@ fn an_event_in_a_launch_s_attributes_is_marked_by_the_launch() {
         assert_eq!(found, LOOPS.wrapping_mul(name));
         check(cuda!(event::cuEventDestroy_v2(marked)));
     }
-    check(cuda!(memory::cuMemFreeHost(Out::from_raw(word))));
+    check(cuda!(memory::cuMemFreeHost(crate::common::out(word))));
 }
 
 /// What the driver answers for a launch in clusters of `size` blocks; of none if `size` is 0.

@@ -70,7 +70,7 @@ fn a_kernel_calls_a_function_of_another_module_that_it_is_linked_with() {
     check(code);
     assert!(size > 0);
     let mut handle = null_mut();
-    let image: In<c_void> = Out::from_raw(image).to_in();
+    let image: In<c_void> = crate::common::out(image).to_in();
     check(cuda!(module::cuModuleLoadData(
         Out::from(&mut handle),
         image

@@ -173,7 +173,7 @@ fn kernels_use_what_their_references_are_bound_to_when_they_are_launched() {
     )));
     check(cuda!(launch_old::cuFuncSetBlockShape(kernel, 4, 1, 1)));
     check(cuda!(launch_old::cuParamSetSize(kernel, 8)));
-    let value = Out::from_raw((&raw const out).cast_mut().cast());
+    let value = crate::common::out((&raw const out).cast_mut().cast());
     check(cuda!(launch_old::cuParamSetv(kernel, 0, value, 8)));
     check(cuda!(launch_old::cuLaunchGrid(kernel, 1, 1)));
     // Bound again while the first launch may still run.

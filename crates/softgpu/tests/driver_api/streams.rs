@@ -33,7 +33,7 @@ struct Gate {
 
 impl Gate {
     fn close(&self, stream: cu::CUstream) {
-        let data = Out::from_raw((&raw const *self).cast_mut().cast::<c_void>());
+        let data = crate::common::out((&raw const *self).cast_mut().cast::<c_void>());
         check(cuda!(launch::cuLaunchHostFunc(
             stream,
             Some(wait_at_gate),
@@ -70,7 +70,7 @@ unsafe extern "C" fn count(counter: *mut c_void) {
 }
 
 fn count_on(stream: cu::CUstream, counter: &AtomicU32) {
-    let data = Out::from_raw((&raw const *counter).cast_mut().cast::<c_void>());
+    let data = crate::common::out((&raw const *counter).cast_mut().cast::<c_void>());
     check(cuda!(launch::cuLaunchHostFunc(stream, Some(count), data)));
 }
 
@@ -181,7 +181,7 @@ fn host_functions_may_not_call_the_driver() {
     }
     let _context = Context::new();
     let code = AtomicU32::new(0);
-    let data = Out::from_raw((&raw const code).cast_mut().cast::<c_void>());
+    let data = crate::common::out((&raw const code).cast_mut().cast::<c_void>());
     check(cuda!(launch::cuLaunchHostFunc(
         null_mut(),
         Some(call),
@@ -243,7 +243,7 @@ fn pinned_memory_is_copied_asynchronously_and_reachable_by_kernels() {
         0
     )));
     let mut device = 0;
-    let from = Out::from_raw(pointer);
+    let from = crate::common::out(pointer);
     check(cuda!(memory::cuMemHostGetDevicePointer_v2(
         Out::from(&mut device),
         from,
@@ -263,7 +263,7 @@ fn pinned_memory_is_copied_asynchronously_and_reachable_by_kernels() {
     // SAFETY: the driver gave 4096 bytes, and the stream that wrote them has been synchronised.
     let words = unsafe { std::slice::from_raw_parts(pointer.cast::<u32>(), 1024) };
     assert!(words.iter().all(|word| *word == 13));
-    check(cuda!(memory::cuMemFreeHost(Out::from_raw(pointer))));
+    check(cuda!(memory::cuMemFreeHost(crate::common::out(pointer))));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn callbacks_get_their_stream_and_its_state() {
     let _context = Context::new();
     let stream = new_stream(0);
     let word = std::sync::atomic::AtomicU64::new(0);
-    let data = Out::from_raw((&raw const word).cast_mut().cast::<c_void>());
+    let data = crate::common::out((&raw const word).cast_mut().cast::<c_void>());
     check(cuda!(stream::cuStreamAddCallback(
         stream,
         Some(note),

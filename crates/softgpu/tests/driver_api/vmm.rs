@@ -93,13 +93,13 @@ fn memory_can_be_mapped_twice_exported_and_outlives_its_handle() {
     let (first, second) = (address, address + UNIT as u64);
     let handle = create(UNIT);
     let mut descriptor = -1i32;
-    let out: Out<c_void> = Out::from_raw((&raw mut descriptor).cast());
+    let out: Out<c_void> = crate::common::out((&raw mut descriptor).cast());
     let posix = cu::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     check(cuda!(vmm::cuMemExportToShareableHandle(
         out, handle, posix, 0
     )));
     let mut imported = 0;
-    let number = Out::from_raw(std::ptr::without_provenance_mut(descriptor as usize));
+    let number = crate::common::out(std::ptr::without_provenance_mut(descriptor as usize));
     check(cuda!(vmm::cuMemImportFromShareableHandle(
         Out::from(&mut imported),
         number,
@@ -119,7 +119,7 @@ fn memory_can_be_mapped_twice_exported_and_outlives_its_handle() {
     check(cuda!(memset::cuMemsetD8_v2(first, 7, 16)));
     assert_eq!(context.download::<u8>(second, 16), [7; 16]);
     let mut retained = 0;
-    let inside = Out::from_raw(std::ptr::without_provenance_mut(first as usize + 5));
+    let inside = crate::common::out(std::ptr::without_provenance_mut(first as usize + 5));
     check(cuda!(vmm::cuMemRetainAllocationHandle(
         Out::from(&mut retained),
         inside
@@ -172,7 +172,7 @@ fn pointers_tell_what_they_point_to() {
     let address = context.allocate(1000);
     let kind = |address: u64| {
         let mut kind = 0u32;
-        let out: Out<c_void> = Out::from_raw((&raw mut kind).cast());
+        let out: Out<c_void> = crate::common::out((&raw mut kind).cast());
         let code = cuda!(pointer::cuPointerGetAttribute(
             out,
             cu::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -190,7 +190,7 @@ fn pointers_tell_what_they_point_to() {
         cu::CUDA_ERROR_INVALID_VALUE
     );
     let mut host = vec![0u8; 8192];
-    let pointer: Out<c_void> = Out::from_raw(host.as_mut_ptr().cast());
+    let pointer: Out<c_void> = crate::common::out(host.as_mut_ptr().cast());
     check(cuda!(memory::cuMemHostRegister_v2(pointer, 8192, 0)));
     assert_eq!(
         kind(host.as_ptr().addr() as u64 + 1),
@@ -226,7 +226,7 @@ fn pool_memory_is_freed_when_the_stream_gets_there() {
     check(cuda!(pool::cuMemFreeAsync(address, handle)));
     check(cuda!(stream::cuStreamSynchronize(handle)));
     let mut byte = 0u8;
-    let to: Out<c_void> = Out::from_raw((&raw mut byte).cast());
+    let to: Out<c_void> = crate::common::out((&raw mut byte).cast());
     assert_eq!(
         cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
         cu::CUDA_ERROR_INVALID_VALUE

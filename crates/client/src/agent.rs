@@ -22,8 +22,9 @@ use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::{ControlError, PROTOCOL, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::hello::{self, Control};
 use crate::mirror::Kind;
-use crate::session::{self, Control};
+use crate::session;
 use crate::wake::Summons;
 use crate::{callback, gate, host, link, notice, quiesce, quiet, signal, wake};
 
@@ -202,7 +203,7 @@ fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
 /// Lets go of everything shared with anybody. Every thread is parked or rests, and the device is idle.
 fn detach() {
     if let Some(session) = session::begun() {
-        for block in host::shared(session) {
+        for block in host::shared(&session.memory) {
             if let Err(errno) = host::detach(block.start, block.mapped) {
                 notice::write(&format!(
                     "cannot let go of host memory at {:#x}: {errno}",
@@ -237,7 +238,7 @@ fn reattach() -> Option<(Control, Summons)> {
             Ok(control) => return Some((control, summons)),
             Err(reason) => {
                 notice::write(&format!("the program could not reattach: {reason}"));
-                if reason.starts_with(session::REFUSED) {
+                if reason.starts_with(hello::REFUSED) {
                     gate::open();
                     return None;
                 }
@@ -249,7 +250,7 @@ fn reattach() -> Option<(Control, Summons)> {
 fn follow(summons: &wake::Summons) -> Result<Control, String> {
     let control =
         Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
-    let (ends, resume) = session::attach(&control, &summons.token, true, REGIONS)?;
+    let (ends, resume) = hello::attach(&control, &summons.token, true, REGIONS)?;
     link::enter(ends).map_err(|error| error.to_string())?;
     if let Err(reason) = map_regions() {
         detach();
@@ -288,7 +289,7 @@ fn map_regions() -> Result<(), String> {
     let session = session::begun().ok_or("there is no session")?;
     let side = link::side().map_err(|status| format!("error {status}"))?;
     let end = Instant::now() + REGIONS;
-    let mut missing = host::shared(session);
+    let mut missing = host::shared(&session.memory);
     while Instant::now() < end {
         let got = side.receive_from_worker(Duration::from_millis(200));
         match got.map_err(|error| error.to_string())? {

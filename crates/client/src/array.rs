@@ -6,9 +6,9 @@ use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::context::Context;
-use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
+use crate::result::Result;
 
 /// All arrays.
 #[derive(Debug, Default)]

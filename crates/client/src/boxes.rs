@@ -13,9 +13,9 @@ use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::CopyEnd;
 
 use crate::copy::{End, PIECE, Window, linear};
-use crate::entry::Result;
 use crate::link;
-use crate::session::Session;
+use crate::mirror::Mirror;
+use crate::result::Result;
 
 /// One side of a copy: where the box begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +70,7 @@ pub struct Origin {
 
 impl Corner {
     /// A side in memory, checked against what is known of it.
-    pub fn memory(
-        session: &Session,
-        memory: Memory,
-        origin: Origin,
-        extent: &Extent,
-    ) -> Result<Self> {
+    pub fn memory(known: &Mirror, memory: Memory, origin: Origin, extent: &Extent) -> Result<Self> {
         let Origin {
             x,
             y,
@@ -102,11 +97,9 @@ impl Corner {
         let span = span.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let add = |address: Address| address.checked_add(start).ok_or(CUDA_ERROR_INVALID_VALUE);
         let end = match memory {
-            Memory::Host(pointer) => {
-                End::host(session, pointer.wrapping_add(start as usize), span)?
-            }
-            Memory::Device(address) => End::device(session, add(address)?, span)?,
-            Memory::Unified(address) => End::unified(session, add(address)?, span)?,
+            Memory::Host(pointer) => End::host(known, pointer.wrapping_add(start as usize), span)?,
+            Memory::Device(address) => End::device(known, add(address)?, span)?,
+            Memory::Unified(address) => End::unified(known, add(address)?, span)?,
         };
         Ok(Self::Memory { end, pitch, rows })
     }

@@ -35,7 +35,7 @@ use fermata_abi::sys::driver::{
 };
 use fermata_wire::WireError;
 
-use crate::entry::Result;
+use crate::result::Result;
 use crate::{gate, link, quiet, signal};
 
 /// What a callback calls.

@@ -8,10 +8,10 @@ use fermata_graph::{
     CaptureError, CaptureMode, CaptureStatus, EdgeData, Graph, NodeId, NodeKind, StreamKey, Waited,
 };
 
-use crate::entry::Result;
 use crate::fault;
 use crate::gate::gettid;
 use crate::graphs::{any_capture, refused};
+use crate::result::Result;
 use crate::session::Session;
 use crate::stream::Stream;
 

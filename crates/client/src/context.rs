@@ -12,10 +12,10 @@ use fermata_abi::sys::driver::{
 };
 use parking_lot::Mutex;
 
-use crate::entry::Result;
+use crate::devices::Devices;
 use crate::handles::{self, Table};
-use crate::session::Session;
-use crate::{fault, host, link, tables};
+use crate::result::Result;
+use crate::{fault, link};
 
 /// A context.
 #[derive(Debug)]
@@ -68,7 +68,9 @@ pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T
 fn change<T>(act: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Result<T> {
     STACK.with(|stack| {
         let mut stack = stack.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
-        Ok(act(&mut stack))
+        let done = act(&mut stack);
+        fault::set_current(stack.last().map(|context| context.handle));
+        Ok(done)
     })
 }
 
@@ -149,14 +151,14 @@ impl Contexts {
     }
 
     /// A new context, which becomes current.
-    pub fn create(&self, session: &Session, device: CUdevice, flags: u32) -> Result<Arc<Context>> {
-        let context = self.make(session, handles::fresh(), device, flags, false)?;
+    pub fn create(&self, devices: &Devices, device: CUdevice, flags: u32) -> Result<Arc<Context>> {
+        let context = self.make(devices, handles::fresh(), device, flags, false)?;
         push(context.clone())?;
         Ok(context)
     }
 
-    /// Ends a context that was created.
-    pub fn destroy(&self, session: &Session, context: CUcontext) -> Result {
+    /// A context that was created and is to end; it is not current to the thread any more.
+    pub fn take_created(&self, context: CUcontext) -> Result<Arc<Context>> {
         let context = self
             .table
             .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
@@ -168,33 +170,33 @@ impl Contexts {
                 stack.pop();
             }
         })?;
-        self.end(session, &context)
+        Ok(context)
     }
 
-    /// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
-    pub fn detach(&self, session: &Session, context: CUcontext) -> Result {
+    /// Gives up what `cuCtxAttach` gave; whether nothing else holds the context.
+    pub fn detach(&self, context: CUcontext) -> Result<bool> {
         let own = current()?;
         if own.pointer() != context {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         let less = |holders: u32| holders.checked_sub(1);
         let order = Ordering::AcqRel;
-        match own.attached.fetch_update(order, Ordering::Acquire, less) {
-            Ok(_) => Ok(()),
-            Err(_) => self.destroy(session, context),
-        }
+        Ok(own
+            .attached
+            .fetch_update(order, Ordering::Acquire, less)
+            .is_err())
     }
 
     /// One more holder of the primary context.
-    pub fn retain(&self, session: &Session, device: CUdevice) -> Result<Arc<Context>> {
-        let mut primaries = self.lock(session);
-        session.devices.get(device)?;
+    pub fn retain(&self, devices: &Devices, device: CUdevice) -> Result<Arc<Context>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
         let primary = &mut primaries[device as usize];
         let context = match &primary.context {
             Some(context) if context.check().is_ok() => context.clone(),
             old => {
                 let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
-                let made = self.make(session, handle, device, primary.flags, true)?;
+                let made = self.make(devices, handle, device, primary.flags, true)?;
                 // A thread that had the old one current has the new one now, as with the driver.
                 old.as_ref().map_or(made, |old| self.revive(old))
             }
@@ -204,42 +206,33 @@ impl Contexts {
         Ok(context)
     }
 
-    /// One holder of the primary context less.
-    pub fn release(&self, session: &Session, device: CUdevice) -> Result {
-        let mut primaries = self.lock(session);
-        session.devices.get(device)?;
+    /// One holder of the primary context less; the context if it was the last, which is to end.
+    pub fn release(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
         let primary = &mut primaries[device as usize];
         if primary.holders == 0 {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         primary.holders -= 1;
-        if primary.holders > 0 {
-            return Ok(());
-        }
-        let context = primary.context.clone();
-        drop(primaries);
-        context.map_or(Ok(()), |context| self.end(session, &context))
+        let is_last = primary.holders == 0;
+        Ok(primary.context.clone().filter(|_| is_last))
     }
 
-    /// Ends the primary context even if it is still retained.
-    pub fn reset(&self, session: &Session, device: CUdevice) -> Result {
-        let context = {
-            let mut primaries = self.lock(session);
-            session.devices.get(device)?;
-            let primary = &mut primaries[device as usize];
-            primary.holders = 0;
-            primary.context.clone()
-        };
-        match context {
-            Some(context) if context.check().is_ok() => self.end(session, &context),
-            _ => Ok(()),
-        }
+    /// The primary context, if it lives, which is to end even if it is still retained.
+    pub fn reset(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        primary.holders = 0;
+        let context = primary.context.clone();
+        Ok(context.filter(|context| context.check().is_ok()))
     }
 
     /// Flags of a primary context and whether it is active.
-    pub fn primary_state(&self, session: &Session, device: CUdevice) -> Result<(u32, bool)> {
-        session.devices.get(device)?;
-        let primaries = self.lock(session);
+    pub fn primary_state(&self, devices: &Devices, device: CUdevice) -> Result<(u32, bool)> {
+        devices.get(device)?;
+        let primaries = self.lock(devices);
         let primary = &primaries[device as usize];
         let active = primary
             .context
@@ -249,12 +242,12 @@ impl Contexts {
     }
 
     /// Flags for the primary context.
-    pub fn set_primary_flags(&self, session: &Session, device: CUdevice, flags: u32) -> Result {
-        session.devices.get(device)?;
+    pub fn set_primary_flags(&self, devices: &Devices, device: CUdevice, flags: u32) -> Result {
+        devices.get(device)?;
         if flags & !CU_CTX_FLAGS_MASK != 0 {
             return Err(fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE);
         }
-        let mut primaries = self.lock(session);
+        let mut primaries = self.lock(devices);
         let primary = &mut primaries[device as usize];
         primary.flags = flags;
         if let Some(context) = &primary.context {
@@ -263,9 +256,9 @@ impl Contexts {
         Ok(())
     }
 
-    fn lock(&self, session: &Session) -> parking_lot::MutexGuard<'_, Vec<Primary>> {
+    fn lock(&self, devices: &Devices) -> parking_lot::MutexGuard<'_, Vec<Primary>> {
         let mut primaries = self.primaries.lock();
-        primaries.resize_with(session.devices.count(), Primary::default);
+        primaries.resize_with(devices.count(), Primary::default);
         primaries
     }
 
@@ -278,13 +271,13 @@ impl Contexts {
 
     fn make(
         &self,
-        session: &Session,
+        devices: &Devices,
         handle: Handle,
         device: CUdevice,
         flags: u32,
         primary: bool,
     ) -> Result<Arc<Context>> {
-        let index = session.devices.get(device)?.index;
+        let index = devices.get(device)?.index;
         let op = Op::ContextCreate {
             context: handle,
             device: index,
@@ -308,31 +301,11 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Destroys a context and forgets everything that lived in it.
-    fn end(&self, session: &Session, context: &Context) -> Result {
-        tables::context_ends(context);
+    /// A context is of no more use, and no handle names it.
+    pub fn forget(&self, context: &Context) {
         context.alive.store(false, Ordering::Release);
         let _ = self
             .table
             .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
-        session.managed.forget_context(session, context.handle);
-        host::forget(session, context.handle);
-        session.modules.forget(context.handle);
-        session.streams.forget(context.handle);
-        session.events.forget(context.handle);
-        session.textures.forget(context.handle);
-        session.mipmaps.forget(context.handle);
-        session.arrays.forget(context.handle);
-        let gone = context.handle;
-        session
-            .references
-            .forget(|module| module.context.handle == gone);
-        session.memory.forget(context.handle);
-        let op = Op::ContextDestroy {
-            context: context.handle,
-        };
-        let ended = link::ask(&op, link::nothing);
-        fault::forget(context.handle);
-        ended
     }
 }

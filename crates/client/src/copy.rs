@@ -11,10 +11,9 @@ use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
 use fermata_graph::CopyEnd;
 use fermata_wire::{Pending, Staged};
 
-use crate::entry::Result;
 use crate::link;
-use crate::mirror::Block;
-use crate::session::Session;
+use crate::mirror::{Block, Mirror};
+use crate::result::Result;
 
 /// Sources up to this size travel inside the message.
 const INLINE_UP: u64 = 16 << 10;
@@ -37,21 +36,20 @@ pub enum End {
 
 impl End {
     /// An end that the API says is device memory.
-    pub fn device(session: &Session, address: Address, len: u64) -> Result<Self> {
-        if len > 0 && !session.memory.holds(address, len, |_| true) && !spans(session, address, len)
-        {
+    pub fn device(memory: &Mirror, address: Address, len: u64) -> Result<Self> {
+        if len > 0 && !memory.holds(address, len, |_| true) && !spans(memory, address, len) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Ok(Self::Address(address))
     }
 
     /// An end that the API says is host memory.
-    pub fn host(session: &Session, address: *mut u8, len: u64) -> Result<Self> {
+    pub fn host(memory: &Mirror, address: *mut u8, len: u64) -> Result<Self> {
         if address.is_null() && len > 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let at = address.addr() as Address;
-        let shared = session.memory.holds(at, len, Block::is_host);
+        let shared = memory.holds(at, len, Block::is_host);
         Ok(if shared {
             Self::Address(at)
         } else {
@@ -60,11 +58,11 @@ impl End {
     }
 
     /// An end whose address tells what it is.
-    pub fn unified(session: &Session, address: Address, len: u64) -> Result<Self> {
-        match session.memory.find(address) {
-            Some(block) if !block.is_host() => Self::device(session, address, len),
+    pub fn unified(memory: &Mirror, address: Address, len: u64) -> Result<Self> {
+        match memory.find(address) {
+            Some(block) if !block.is_host() => Self::device(memory, address, len),
             _ => Self::host(
-                session,
+                memory,
                 std::ptr::with_exposed_provenance_mut(address as usize),
                 len,
             ),
@@ -91,13 +89,13 @@ impl End {
 }
 
 /// Whether a range is covered by blocks that touch (mapped physical memory may).
-fn spans(session: &Session, address: Address, len: u64) -> bool {
+fn spans(memory: &Mirror, address: Address, len: u64) -> bool {
     let Some(end) = address.checked_add(len) else {
         return false;
     };
     let mut at = address;
     while at < end {
-        match session.memory.find(at) {
+        match memory.find(at) {
             Some(block) => at = block.start + block.size,
             None => return false,
         }
@@ -324,7 +322,7 @@ pub struct Fill {
 }
 
 /// Issues a fill; waits for it if it is of host memory and `wait`.
-pub fn fill(session: &Session, fill: Fill, stream: StreamRef, wait: bool) -> Result {
+pub fn fill(memory: &Mirror, fill: Fill, stream: StreamRef, wait: bool) -> Result {
     let Fill {
         address,
         pitch,
@@ -346,15 +344,11 @@ pub fn fill(session: &Session, fill: Fill, stream: StreamRef, wait: bool) -> Res
     if !address.is_multiple_of(u64::from(element)) || (height > 1 && pitch < row) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    End::unified(session, address, whole).and_then(|end| match end {
+    End::unified(memory, address, whole).and_then(|end| match end {
         End::Address(_) => Ok(()),
         End::Private(_) => Err(CUDA_ERROR_INVALID_VALUE),
     })?;
-    let answered = wait
-        && session
-            .memory
-            .find(address)
-            .is_some_and(|block| block.is_host());
+    let answered = wait && memory.find(address).is_some_and(|block| block.is_host());
     let op = Op::Fill {
         address,
         pitch,

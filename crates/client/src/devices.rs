@@ -5,7 +5,7 @@ use fermata_abi::sys::driver::{
     self as sys, CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUdevice,
 };
 
-use crate::entry::Result;
+use crate::result::Result;
 
 /// The visible devices, by ordinal.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-use crate::{context, fork, gate, recent, stream};
+use crate::session::session;
+use crate::{context, fork, gate, recent_functions, stream};
 
 /// The round that lets go: one before the last that the C library makes (`PTHREAD_DESTRUCTOR_ITERATIONS`, 4), so that a
 /// thread whose first call comes in the first round is let go, too.
@@ -55,9 +56,23 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
 
 fn let_go() {
     if !fork::is_orphan() {
-        stream::let_go();
+        end_streams();
     }
     context::let_go();
-    recent::let_go();
+    recent_functions::let_go();
     gate::let_go();
+}
+
+/// The thread's default streams end with it.
+fn end_streams() {
+    let own = stream::take_own();
+    if own.is_empty() {
+        return;
+    }
+    let _inside = gate::enter();
+    let Ok(session) = session() else { return };
+    for stream in own {
+        // A stream whose context is gone is gone already.
+        let _ = session.streams.destroy(&session.graphs, stream.handle);
+    }
 }

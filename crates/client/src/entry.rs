@@ -6,10 +6,8 @@ use fermata_abi::sys::driver::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult,
 };
 
-use crate::{fork, gate, tally};
-
-/// What a driver function computes: a value, or the `CUresult` to return instead.
-pub type Result<T = ()> = core::result::Result<T, CUresult>;
+use crate::result::Result;
+use crate::{ending, fork, gate, quiet, tally};
 
 /// Runs the body of an exported function. Nothing unwinds out of it, and the thread does not leave or
 /// enter it while the session is stopped.
@@ -26,12 +24,22 @@ pub fn call(name: &'static str, body: impl FnOnce() -> Result) -> CUresult {
 
 #[inline(always)]
 fn guarded(body: impl FnOnce() -> Result) -> CUresult {
-    let _inside = gate::enter();
+    let _inside = gate::enter_again().unwrap_or_else(first_call);
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUDA_SUCCESS,
         Ok(Err(status)) => status,
         Err(_) => CUDA_ERROR_UNKNOWN,
     }
+}
+
+/// The thread's first call.
+#[cold]
+fn first_call() -> gate::Inside {
+    quiet::arm();
+    fork::watch();
+    let inside = gate::enter();
+    ending::watch();
+    inside
 }
 
 /// Defines exported functions of the driver API. A body is a `Result`, and sees its arguments as the C caller passed them:
@@ -42,7 +50,7 @@ macro_rules! driver_api {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> fermata_abi::sys::driver::CUresult {
-            $crate::entry::call(stringify!($name), || -> $crate::entry::Result { $body })
+            $crate::entry::call(stringify!($name), || -> $crate::result::Result { $body })
         }
     )*};
 }

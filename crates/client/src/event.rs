@@ -7,10 +7,9 @@ use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUevent};
 
 use crate::context::Context;
-use crate::entry::Result;
-use crate::graphs::any_capture;
+use crate::graphs::{Graphs, any_capture};
 use crate::handles::{self, Table};
-use crate::session::session;
+use crate::result::Result;
 use crate::{fault, link};
 
 /// All events.
@@ -61,12 +60,12 @@ impl Events {
     }
 
     /// Ends an event.
-    pub fn destroy(&self, event: CUevent) -> Result {
+    pub fn destroy(&self, graphs: &Graphs, event: CUevent) -> Result {
         let event = self
             .0
             .remove(handles::of(event), CUDA_ERROR_INVALID_HANDLE)?;
         if any_capture() {
-            session()?.graphs.lock().captures.remove_event(event.handle);
+            graphs.lock().captures.remove_event(event.handle);
         }
         link::post(&Op::EventDestroy {
             event: event.handle,

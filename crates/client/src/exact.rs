@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::gate;
+use crate::gate::{self, Watcher};
 
 const AT: &str = "FERMATA_TEST_QUIESCE_AT";
 const MARK: &str = "FERMATA_TEST_QUIESCE_MARK";
@@ -47,12 +47,12 @@ pub fn arm() {
         }
     };
     if PLAN.set(plan).is_ok() {
-        gate::watch();
+        gate::watch(Watcher { arrives, wait });
     }
 }
 
 /// A thread is about to begin a call; whether it must first wait at [`wait`].
-pub fn arrives() -> bool {
+fn arrives() -> bool {
     let number = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
     match PLAN.get() {
         Some(Plan::Stop { at, .. }) => number == *at,
@@ -67,7 +67,7 @@ pub fn arrives() -> bool {
 
 /// Says that the moment has come and waits for a stop. The thread counts as outside, and may be parked at
 /// any instruction of this; so it holds nothing.
-pub fn wait() {
+fn wait() {
     let Some(Plan::Stop { mark, .. }) = PLAN.get() else {
         return;
     };

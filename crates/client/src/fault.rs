@@ -1,22 +1,27 @@
 //! Contexts that a fault has ended, as far as the program has been told.
 //!
 //! ```text
-//!  an answer carries a fault ─► learn: the context is dead ─► check: whatever names it is answered with the fault
+//!  an answer carries a fault ─► note: the context is dead ─► check: whatever names it is answered with the fault
 //! ```
 //! The driver answers nearly every call on such a context with its fault, also those without an answer.
 //! What the program has not been told yet it learns from the next answer, as with any error.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Handle, Op, ends_context};
+use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver::CUresult;
 use parking_lot::Mutex;
 
-use crate::entry::Result;
-use crate::{context, link};
+use crate::result::Result;
 
 /// Whether there has been one: all that a sound program ever looks at.
 static ANY: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// The context that is current to the thread, 0 if none is.
+    static CURRENT: Cell<Handle> = const { Cell::new(0) };
+}
+
 static DEAD: Mutex<Vec<(Handle, CUresult)>> = Mutex::new(Vec::new());
 
 /// The fault that has ended a context.
@@ -52,7 +57,7 @@ pub fn check_op(op: &Op<'_>) -> Result {
 #[inline]
 pub fn check_current() -> Result {
     if ANY.load(Ordering::Relaxed) {
-        context::current_or_none().map_or(Ok(()), |context| look_up(context.handle))
+        current().map_or(Ok(()), look_up)
     } else {
         Ok(())
     }
@@ -66,25 +71,23 @@ fn look_up(context: Handle) -> Result {
     }
 }
 
-/// An operation on `context`, or on one that its answer does not tell, has been answered with `status`.
-#[cold]
-pub fn learn(named: Option<Handle>, status: CUresult) {
-    if !ends_context(status) {
-        return;
+/// `context` has ended with `status`.
+pub fn note(context: Handle, status: CUresult) {
+    let mut dead = DEAD.lock();
+    if !dead.iter().any(|(known, _)| *known == context) {
+        dead.push((context, status));
     }
-    if let Some(context) = named {
-        let mut dead = DEAD.lock();
-        if !dead.iter().any(|(known, _)| *known == context) {
-            dead.push((context, status));
-        }
-        ANY.store(true, Ordering::Relaxed);
-    } else if let Some(context) = context::current_or_none()
-        && check(context.handle).is_ok()
-    {
-        // Of events and modules the worker knows the context: usually it is the current one.
-        let context = context.handle;
-        let _ = link::ask(&Op::MemInfo { context }, link::pair);
-    }
+    ANY.store(true, Ordering::Relaxed);
+}
+
+/// The context that is current to the thread, as far as faults are concerned.
+pub fn current() -> Option<Handle> {
+    Some(CURRENT.get()).filter(|context| *context != 0)
+}
+
+/// Another context is current to the thread, or none.
+pub fn set_current(context: Option<Handle>) {
+    CURRENT.set(context.unwrap_or(0));
 }
 
 /// The context is gone; its handle may come again.

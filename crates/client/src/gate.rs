@@ -15,13 +15,14 @@
 //! A thread's record is its own until the last of its destructors (`ending`).
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::thread::futex;
 
-use crate::{alloc, ending, exact, fork, quiet};
+use crate::alloc;
 
 /// `GATE`: threads pass.
 const OPEN: u32 = 0;
@@ -35,6 +36,7 @@ static GATE: AtomicU32 = AtomicU32::new(OPEN);
 static WHEN_OPEN: AtomicU32 = AtomicU32::new(OPEN);
 /// How often the gate has been closed.
 static STOPS: AtomicU32 = AtomicU32::new(0);
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
 static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Places for the ids of parked threads.
@@ -46,6 +48,15 @@ static EXPECTED: AtomicU32 = AtomicU32::new(0);
 /// The thread that stops the others; it never rests.
 static STOPPER: AtomicI32 = AtomicI32::new(0);
 static PARKED: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
+
+/// Sees each call before it begins, in tests.
+#[derive(Debug)]
+pub struct Watcher {
+    /// Whether the call must first wait.
+    pub arrives: fn() -> bool,
+    /// How it waits.
+    pub wait: fn(),
+}
 
 /// A thread that has called us. Records are reused, never freed.
 #[derive(Debug)]
@@ -68,9 +79,22 @@ pub struct Inside {
 }
 
 /// Marks the thread as inside; parks first if the gate is closed.
-#[inline]
 pub fn enter() -> Inside {
-    let record = KNOWN.get().unwrap_or_else(first_record);
+    enter_as(KNOWN.get().unwrap_or_else(|| {
+        let record = register();
+        KNOWN.set(Some(record));
+        record
+    }))
+}
+
+/// As [`enter`]; `None` if the thread has not been here before.
+#[inline]
+pub fn enter_again() -> Option<Inside> {
+    KNOWN.get().map(enter_as)
+}
+
+#[inline]
+fn enter_as(record: &'static Record) -> Inside {
     let depth = record.depth.load(Ordering::Relaxed);
     record.depth.store(depth + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -78,17 +102,6 @@ pub fn enter() -> Inside {
         wait_outside(record);
     }
     Inside { record }
-}
-
-/// The thread's record, which it gets now.
-#[cold]
-fn first_record() -> &'static Record {
-    quiet::arm();
-    fork::watch();
-    let record = register();
-    KNOWN.set(Some(record));
-    ending::watch();
-    record
 }
 
 /// The thread ends: its record may be another's.
@@ -113,8 +126,10 @@ pub fn after_fork() {
 
 #[cold]
 fn wait_outside(record: &Record) {
-    if WHEN_OPEN.load(Ordering::Relaxed) == WATCHED && exact::arrives() {
-        outside(record, exact::wait);
+    if let Some(watcher) = WATCHER.get()
+        && (watcher.arrives)()
+    {
+        outside(record, watcher.wait);
     }
     while is_closed() {
         outside(record, park);
@@ -188,8 +203,9 @@ pub fn open() {
     let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// From now on every call is shown to [`exact::arrives`] first. Called before the gate is ever closed.
-pub fn watch() {
+/// From now on every call is shown to `watcher` first. Called before the gate is ever closed.
+pub fn watch(watcher: Watcher) {
+    let _ = WATCHER.set(watcher);
     WHEN_OPEN.store(WATCHED, Ordering::Relaxed);
     GATE.store(WATCHED, Ordering::SeqCst);
 }

@@ -15,8 +15,8 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::entry::Result;
 use crate::handles;
+use crate::result::Result;
 
 /// Whether any stream is being captured, or any event stands for a place in a graph.
 static CAPTURING: AtomicBool = AtomicBool::new(false);

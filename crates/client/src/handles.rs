@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fermata_abi::op::{FIRST_HANDLE, Handle};
 use parking_lot::RwLock;
 
-use crate::entry::Result;
+use crate::result::Result;
 
 static NEXT: AtomicU64 = AtomicU64::new(FIRST_HANDLE);
 

@@ -23,10 +23,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::context::Context;
-use crate::entry::Result;
 use crate::link;
-use crate::mirror::{Block, Kind};
-use crate::session::Session;
+use crate::mirror::{Block, Kind, Mirror};
+use crate::result::Result;
 
 const PAGE: u64 = 4096;
 /// Regions begin at multiples of this.
@@ -38,7 +37,7 @@ const FIRST: Address = HOST_BASE + (HOST_END - HOST_BASE) / 2;
 
 /// Allocates a region of pinned or managed memory.
 pub fn alloc(
-    session: &Session,
+    memory: &Mirror,
     context: &Context,
     size: u64,
     kind: HostKind,
@@ -56,7 +55,7 @@ pub fn alloc(
         match announce(context, address, mapped, kind, flags, file.as_fd()) {
             Ok(()) => {
                 let block = Block::new(address, size, Kind::Host(kind), context);
-                session.memory.insert(Block {
+                memory.insert(Block {
                     mapped,
                     flags,
                     ..block
@@ -77,10 +76,8 @@ fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Res
 }
 
 /// Frees a region made by [`alloc`].
-pub fn free(session: &Session, address: Address, kind: HostKind) -> Result {
-    let block = session
-        .memory
-        .remove(address, |block| block.kind == Kind::Host(kind))?;
+pub fn free(memory: &Mirror, address: Address, kind: HostKind) -> Result {
+    let block = memory.remove(address, |block| block.kind == Kind::Host(kind))?;
     give_up(block, |block| unmap(block.start, block.mapped))
 }
 
@@ -98,8 +95,8 @@ fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
 }
 
 /// Every region that is shared with the worker at this moment.
-pub fn shared(session: &Session) -> Vec<Arc<Block>> {
-    let mut blocks = session.memory.host_blocks();
+pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
+    let mut blocks = memory.host_blocks();
     blocks.extend(LEAVING.lock().iter().cloned());
     blocks
 }
@@ -109,7 +106,7 @@ pub fn shared(session: &Session) -> Vec<Arc<Block>> {
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
 pub unsafe fn register(
-    session: &Session,
+    memory: &Mirror,
     context: &Context,
     address: Address,
     size: u64,
@@ -121,7 +118,7 @@ pub unsafe fn register(
     let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let start = address & !(PAGE - 1);
     let mapped = end.next_multiple_of(PAGE) - start;
-    if session.memory.overlaps(start, mapped) {
+    if memory.overlaps(start, mapped) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     let file = memory_file(mapped)?;
@@ -150,7 +147,7 @@ pub unsafe fn register(
     }
     // The block covers whole pages: neighbours on the first and last page are shared as well.
     let block = Block::new(start, mapped, Kind::Host(HostKind::Registered), context);
-    session.memory.insert(Block {
+    memory.insert(Block {
         mapped,
         flags,
         ..block
@@ -159,10 +156,9 @@ pub unsafe fn register(
 }
 
 /// Turns a registered region back into ordinary memory.
-pub fn unregister(session: &Session, address: Address) -> Result {
+pub fn unregister(memory: &Mirror, address: Address) -> Result {
     let registered = |block: &Block| block.kind == Kind::Host(HostKind::Registered);
-    let block = session
-        .memory
+    let block = memory
         .remove(address & !(PAGE - 1), registered)
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
     make_ordinary(block)
@@ -174,13 +170,13 @@ pub fn make_ordinary(block: Arc<Block>) -> Result {
 }
 
 /// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.
-pub fn forget(session: &Session, context: Handle) {
-    let blocks = session.memory.host_blocks();
+pub fn forget(memory: &Mirror, context: Handle) {
+    let blocks = memory.host_blocks();
     for block in blocks.iter().filter(|block| block.context == context) {
         // What the worker cannot let go of now goes with the session.
         let _ = match block.kind {
-            Kind::Host(HostKind::Registered) => unregister(session, block.start),
-            Kind::Host(kind) => free(session, block.start, kind),
+            Kind::Host(HostKind::Registered) => unregister(memory, block.start),
+            Kind::Host(kind) => free(memory, block.start, kind),
             _ => Ok(()),
         };
     }

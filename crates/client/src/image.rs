@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_IMAGE;
 
 use crate::args::In;
-use crate::entry::Result;
+use crate::result::Result;
 
 /// Magic number of the wrapper: u32 magic, u32 version, u64 address of the fat binary.
 const WRAPPER: u32 = 0x4662_43b1;

@@ -12,9 +12,9 @@ use fermata_abi::sys::driver::{
 use fermata_wire::BareLaunch;
 
 use crate::args::In;
-use crate::entry::Result;
 use crate::link;
 use crate::module::Function;
+use crate::result::Result;
 
 /// Parameter blocks up to this size are packed on the stack, most of them into few bytes that are zeroed first.
 const SMALL: usize = 512;

@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{Handle, Op, Reply, ReplyBody};
+use fermata_abi::op::{Handle, Op, Reply, ReplyBody, ends_context};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
-    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult,
 };
 use fermata_wire::{BareLaunch, Producer, Side, Staged, WireError};
 
-use crate::entry::Result;
+use crate::result::Result;
 use crate::{fault, gate, notice};
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
@@ -257,12 +257,28 @@ pub fn success(context: Option<Handle>, reply: Reply<'_>) -> Result<ReplyBody<'_
     if reply.status == CUDA_SUCCESS {
         return Ok(reply.body);
     }
-    fault::learn(context, reply.status);
+    learn(context, reply.status);
     if FAULTS.contains(&reply.status) && !reply.text.is_empty() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| notice::write(&format!("the device reported a fault: {}", reply.text)));
     }
     Err(reply.status)
+}
+
+/// An operation on `named`, or on a context that it does not tell, has been answered with `status`.
+#[cold]
+fn learn(named: Option<Handle>, status: CUresult) {
+    if !ends_context(status) {
+        return;
+    }
+    if let Some(context) = named {
+        fault::note(context, status);
+    } else if let Some(context) = fault::current()
+        && fault::check(context).is_ok()
+    {
+        // Of events and modules the worker knows the context: usually it is the current one.
+        let _ = ask(&Op::MemInfo { context }, pair);
+    }
 }
 
 /// What a failure of the wire means to the program: once the worker is lost, every call says so.

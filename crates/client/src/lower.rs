@@ -20,12 +20,12 @@ use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, 
 use crate::callback::{self, Rows};
 use crate::capture::PLAIN;
 use crate::context::Context;
-use crate::entry::Result;
 use crate::graphs::{Bounce, Exec, Place as NodePlace, Stale, refused};
 use crate::handles;
 use crate::host;
 use crate::link;
 use crate::mirror::Block;
+use crate::result::Result;
 use crate::session::Session;
 
 /// Graphs up to this size travel inside the message.
@@ -123,7 +123,7 @@ pub fn create(
 pub fn destroy(session: &Session, handle: u64, exec: &Exec) -> Result {
     link::post(&Op::GraphDestroy { exec: handle })?;
     for bounce in exec.bounces.values() {
-        host::free(session, bounce.address, HostKind::Pinned)?;
+        host::free(&session.memory, bounce.address, HostKind::Pinned)?;
     }
     Ok(())
 }
@@ -308,10 +308,11 @@ impl Lowering<'_> {
                     .session
                     .contexts
                     .get(handles::to_pointer(self.exec.context))?;
-                let address = host::alloc(self.session, &context, size, HostKind::Pinned, 0)?;
+                let address =
+                    host::alloc(&self.session.memory, &context, size, HostKind::Pinned, 0)?;
                 let bounce = Bounce { address, size };
                 if let Some(old) = self.exec.bounces.insert(key, bounce) {
-                    host::free(self.session, old.address, HostKind::Pinned)?;
+                    host::free(&self.session.memory, old.address, HostKind::Pinned)?;
                 }
                 bounce
             }

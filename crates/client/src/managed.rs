@@ -17,12 +17,12 @@ use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::copy::{End, linear};
-use crate::entry::Result;
+use crate::graphs::Graphs;
 use crate::host;
-use crate::mirror::{Block, Kind};
+use crate::mirror::{Block, Kind, Mirror};
 use crate::module::{self, Module};
-use crate::session::Session;
-use crate::stream::Stream;
+use crate::result::Result;
+use crate::stream::{Stream, Streams};
 
 /// Whether the program has any such variable: then launches and waits look after them.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -49,7 +49,7 @@ impl Managed {
     /// The shared copy of a variable and its size.
     pub fn place(
         &self,
-        session: &Session,
+        (memory, streams): (&Mirror, &Streams),
         module: &Arc<Module>,
         found: &module::Variable,
     ) -> Result<(Address, u64)> {
@@ -62,11 +62,9 @@ impl Managed {
             return Ok((known.shared, size));
         }
         let context = &module.context;
-        let stream = session
-            .streams
-            .create(context, sys::CU_STREAM_NON_BLOCKING, 0)?;
+        let stream = streams.create(context, sys::CU_STREAM_NON_BLOCKING, 0)?;
         let shared = host::alloc(
-            session,
+            memory,
             context,
             size,
             HostKind::Managed,
@@ -88,7 +86,7 @@ impl Managed {
     }
 
     /// Forgets the variables of a module that is going.
-    pub fn forget(&self, session: &Session, module: u64) {
+    pub fn forget(&self, memory: &Mirror, (streams, graphs): (&Streams, &Graphs), module: u64) {
         if !ANY.load(Ordering::Acquire) {
             return;
         }
@@ -96,8 +94,8 @@ impl Managed {
             let goes = variable.module.handle == module;
             if goes {
                 // What cannot be freed now goes with the session.
-                let _ = host::free(session, variable.shared, HostKind::Managed);
-                let _ = session.streams.destroy(variable.stream.handle);
+                let _ = host::free(memory, variable.shared, HostKind::Managed);
+                let _ = streams.destroy(graphs, variable.stream.handle);
             }
             !goes
         });
@@ -105,56 +103,51 @@ impl Managed {
 
     /// Forgets the variables of a context that ends. The program may go on to look at what it knows their addresses of,
     /// so the shared copies stay as ordinary memory.
-    pub fn forget_context(&self, session: &Session, context: Handle) {
+    pub fn forget_context(&self, memory: &Mirror, context: Handle) {
         self.0.lock().retain(|variable| {
             let goes = variable.module.context.handle == context;
             let shared = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
-            if goes && let Ok(block) = session.memory.remove(variable.shared, shared) {
+            if goes && let Ok(block) = memory.remove(variable.shared, shared) {
                 // What the worker cannot let go of now goes with the session.
                 let _ = host::make_ordinary(block);
             }
             !goes
         });
     }
-}
 
-/// Before work that may use the variables goes into a stream.
-#[inline(always)]
-pub fn before_work(session: &Session, stream: StreamRef) -> Result {
-    if ANY.load(Ordering::Acquire) {
-        push_all(session, stream)
-    } else {
-        Ok(())
+    /// Before work that may use the variables goes into a stream.
+    #[inline(always)]
+    pub fn before_work(&self, stream: StreamRef) -> Result {
+        if ANY.load(Ordering::Acquire) {
+            self.push_all(stream)
+        } else {
+            Ok(())
+        }
     }
-}
 
-#[cold]
-fn push_all(session: &Session, stream: StreamRef) -> Result {
-    let mut variables = session.managed.0.lock();
-    let mut here = variables
-        .iter_mut()
-        .filter(|variable| variable.module.context.handle == stream.context);
-    here.try_for_each(|variable| variable.push(stream))
-}
-
-/// After the program has waited for work.
-#[inline]
-pub fn after_wait(session: &Session) -> Result {
-    if ANY.load(Ordering::Acquire) {
-        fetch_all(session)
-    } else {
-        Ok(())
+    #[cold]
+    fn push_all(&self, stream: StreamRef) -> Result {
+        let mut variables = self.0.lock();
+        let mut here = variables
+            .iter_mut()
+            .filter(|variable| variable.module.context.handle == stream.context);
+        here.try_for_each(|variable| variable.push(stream))
     }
-}
 
-#[cold]
-fn fetch_all(session: &Session) -> Result {
-    session
-        .managed
-        .0
-        .lock()
-        .iter_mut()
-        .try_for_each(Variable::fetch)
+    /// After the program has waited for work.
+    #[inline]
+    pub fn after_wait(&self) -> Result {
+        if ANY.load(Ordering::Acquire) {
+            self.fetch_all()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn fetch_all(&self) -> Result {
+        self.0.lock().iter_mut().try_for_each(Variable::fetch)
+    }
 }
 
 impl Variable {

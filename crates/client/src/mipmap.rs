@@ -7,9 +7,9 @@ use fermata_abi::sys::driver as sys;
 
 use crate::array::{Array, Arrays, Shape};
 use crate::context::Context;
-use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
+use crate::result::Result;
 
 /// All arrays with levels.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use fermata_abi::op::{Address, Handle, HostKind};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUdevice};
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use crate::entry::Result;
+use crate::result::Result;
 
 /// What a block of addresses is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use fermata_abi::op::{Handle, Occupancy, Op, ReplyBody};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
 use parking_lot::Mutex;
 
-use crate::entry::Result;
 use crate::link;
+use crate::result::Result;
 
 /// Answers that are kept of a function; a program that asks for more begins anew.
 const MOST: usize = 1024;

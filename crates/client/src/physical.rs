@@ -7,11 +7,11 @@ use fermata_abi::op::{Address, Handle, Op, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
-use crate::entry::Result;
+use crate::devices::Devices;
 use crate::handles::{self, Table};
 use crate::link;
-use crate::mirror::{Block, Kind};
-use crate::session::Session;
+use crate::mirror::{Block, Kind, Mirror};
+use crate::result::Result;
 use crate::shared;
 
 /// Sizes and addresses of physical memory are multiples of this, on every device so far.
@@ -47,7 +47,7 @@ impl PhysicalMemory {
     /// New physical memory on a device.
     pub fn create(
         &self,
-        session: &Session,
+        devices: &Devices,
         size: u64,
         prop: &sys::CUmemAllocationProp,
     ) -> Result<Handle> {
@@ -59,7 +59,7 @@ impl PhysicalMemory {
         if size == 0 || !size.is_multiple_of(GRANULARITY) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let device = session.devices.get(prop.location.id)?.index;
+        let device = devices.get(prop.location.id)?.index;
         let memory = handles::fresh();
         link::ask(
             &Op::MemCreate {
@@ -87,9 +87,8 @@ impl PhysicalMemory {
     }
 
     /// One holder of the handle more: who asked for it by address.
-    pub fn retain(&self, session: &Session, address: Address) -> Result<Handle> {
-        let block = session
-            .memory
+    pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<Handle> {
+        let block = blocks
             .find(address)
             .filter(|block| block.kind == Kind::Mapped);
         let memory = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?.id;
@@ -104,11 +103,11 @@ impl PhysicalMemory {
     }
 
     /// Physical memory of another process; imported again it is another handle.
-    pub fn fetch(&self, session: &Session, given: &SharedMemory) -> Result<Handle> {
+    pub fn fetch(&self, devices: &Devices, given: &SharedMemory) -> Result<Handle> {
         let (memory, index) = shared::fetch("cuMemImportFromShareableHandle", given)?;
         let made = Physical {
             size: given.whole,
-            device: session.devices.ordinal(index)?,
+            device: devices.ordinal(index)?,
             handle_types: 0,
             holders: Mutex::new(1),
         };
@@ -162,7 +161,7 @@ impl PhysicalMemory {
     /// Maps physical memory into reserved addresses.
     pub fn map(
         &self,
-        session: &Session,
+        blocks: &Mirror,
         address: Address,
         size: u64,
         offset: u64,
@@ -179,7 +178,7 @@ impl PhysicalMemory {
             || !fits
             || size == 0
             || !self.is_reserved(address, size)
-            || session.memory.overlaps(address, size)
+            || blocks.overlaps(address, size)
         {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
@@ -193,7 +192,7 @@ impl PhysicalMemory {
             link::nothing,
         )?;
         let context = crate::context::current_or_none().map_or(0, |context| context.handle);
-        session.memory.insert(Block {
+        blocks.insert(Block {
             start: address,
             size,
             mapped: 0,
@@ -207,15 +206,13 @@ impl PhysicalMemory {
     }
 
     /// Unmaps whole mappings.
-    pub fn unmap(&self, session: &Session, address: Address, size: u64) -> Result {
+    pub fn unmap(&self, blocks: &Mirror, address: Address, size: u64) -> Result {
         let end = address
             .checked_add(size)
             .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
         let inside = |start: Address| (address..end).contains(&start);
-        session
-            .memory
-            .remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
+        blocks.remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
         self.access.lock().retain(|start, _| !inside(*start));
         Ok(())
     }
@@ -223,7 +220,7 @@ impl PhysicalMemory {
     /// Sets who may reach a mapped range.
     pub fn set_access(
         &self,
-        session: &Session,
+        visible: &Devices,
         address: Address,
         size: u64,
         list: &[sys::CUmemAccessDesc],
@@ -232,7 +229,7 @@ impl PhysicalMemory {
             if desc.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE {
                 return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
             }
-            let devices = vec![session.devices.get(desc.location.id)?.index];
+            let devices = vec![visible.get(desc.location.id)?.index];
             link::ask(
                 &Op::MemSetAccess {
                     address,

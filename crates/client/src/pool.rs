@@ -7,9 +7,9 @@ use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
-use crate::entry::Result;
+use crate::devices::Devices;
 use crate::handles::{self, Table};
-use crate::session::Session;
+use crate::result::Result;
 
 /// All pools, and which each device uses.
 #[derive(Debug, Default)]
@@ -32,8 +32,8 @@ pub struct Pool {
 
 impl Pools {
     /// A new pool.
-    pub fn create(&self, session: &Session, device: sys::CUdevice) -> Result<Arc<Pool>> {
-        session.devices.get(device)?;
+    pub fn create(&self, devices: &Devices, device: sys::CUdevice) -> Result<Arc<Pool>> {
+        devices.get(device)?;
         let handle = handles::fresh();
         let pool = Arc::new(Pool {
             handle,
@@ -46,25 +46,25 @@ impl Pools {
     }
 
     /// A device's default pool.
-    pub fn default_of(&self, session: &Session, device: sys::CUdevice) -> Result<Arc<Pool>> {
+    pub fn default_of(&self, devices: &Devices, device: sys::CUdevice) -> Result<Arc<Pool>> {
         let mut defaults = self.defaults.lock();
         if let Some(pool) = defaults.get(&device) {
             return Ok(pool.clone());
         }
-        let pool = self.create(session, device)?;
+        let pool = self.create(devices, device)?;
         defaults.insert(device, pool.clone());
         Ok(pool)
     }
 
     /// The pool a device uses.
-    pub fn of(&self, session: &Session, device: sys::CUdevice) -> Result<Arc<Pool>> {
+    pub fn of(&self, devices: &Devices, device: sys::CUdevice) -> Result<Arc<Pool>> {
         let used = self.used.lock().get(&device).cloned();
-        used.map_or_else(|| self.default_of(session, device), Ok)
+        used.map_or_else(|| self.default_of(devices, device), Ok)
     }
 
     /// Sets the pool a device uses.
-    pub fn set(&self, session: &Session, device: sys::CUdevice, pool: sys::CUmemoryPool) -> Result {
-        session.devices.get(device)?;
+    pub fn set(&self, devices: &Devices, device: sys::CUdevice, pool: sys::CUmemoryPool) -> Result {
+        devices.get(device)?;
         let pool = self.get(pool)?;
         self.used.lock().insert(device, pool);
         Ok(())

@@ -6,44 +6,34 @@
 //! ```
 //! Whatever takes a function, a kernel or a stream away moves the epoch, and so empties every table.
 
-use std::cell::{Cell, RefCell};
-use std::mem::{ManuallyDrop, replace};
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{Handle, StreamRef};
 
-use crate::context::Context;
-use crate::entry::Result;
-use crate::module::Function;
+use crate::result::Result;
 
 /// Places in each table; handles are multiples of 16 counted up.
-const PLACES: usize = 16;
+pub const PLACES: usize = 16;
 
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// What an entry was looked up by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
     epoch: u64,
     handle: Handle,
     context: Handle,
 }
 
-const NOBODY: Key = Key {
+/// The key of an empty place.
+pub const NOBODY: Key = Key {
     epoch: 0,
     handle: 0,
     context: 0,
 };
 
-type Functions = [(Key, Option<Arc<Function>>); PLACES];
-
-const NO_FUNCTIONS: Functions = [const { (NOBODY, None) }; PLACES];
-
 thread_local! {
-    /// Without a destructor, so that it is there as long as the thread; see [`let_go`].
-    static FUNCTIONS: ManuallyDrop<RefCell<Functions>> =
-        const { ManuallyDrop::new(RefCell::new(NO_FUNCTIONS)) };
     static STREAMS: [Cell<(Key, StreamRef)>; PLACES] =
         const { [const { Cell::new((NOBODY, StreamRef { context: 0, stream: 0 })) }; PLACES] };
 }
@@ -53,8 +43,9 @@ pub fn forget_all() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }
 
+/// What is looked up now.
 #[inline]
-fn key(handle: Handle, context: Handle) -> Key {
+pub fn key(handle: Handle, context: Handle) -> Key {
     Key {
         epoch: EPOCH.load(Ordering::Acquire),
         handle,
@@ -62,44 +53,10 @@ fn key(handle: Handle, context: Handle) -> Key {
     }
 }
 
+/// The place of a handle in each table.
 #[inline]
-fn place(handle: Handle) -> usize {
+pub fn place(handle: Handle) -> usize {
     (handle >> 4) as usize % PLACES
-}
-
-/// The thread ends: what it has launched need not stay for it.
-pub fn let_go() {
-    let known = FUNCTIONS.with(|table| {
-        table
-            .try_borrow_mut()
-            .map(|mut it| replace(&mut *it, NO_FUNCTIONS))
-    });
-    drop(known);
-}
-
-/// Calls `act` with the function behind a handle, which `find` looks up if the thread does not know it.
-#[inline(always)]
-pub fn with_function<T>(
-    handle: Handle,
-    context: &Arc<Context>,
-    find: impl FnOnce() -> Result<Arc<Function>>,
-    act: impl FnOnce(&Function) -> Result<T>,
-) -> Result<T> {
-    let key = key(handle, context.handle);
-    FUNCTIONS.with(|table| {
-        if let Ok(known) = table.try_borrow()
-            && let (found, Some(function)) = &known[place(handle)]
-            && *found == key
-        {
-            return act(function);
-        }
-        let function = find()?;
-        // A signal handler that launches in the middle of a launch finds the table in use.
-        if let Ok(mut known) = table.try_borrow_mut() {
-            known[place(handle)] = (key, Some(function.clone()));
-        }
-        act(&function)
-    })
 }
 
 /// What operations call the stream behind a handle.

@@ -9,10 +9,10 @@ use fermata_abi::op::{Handle, Op, ReferenceSettings, ReplyBody, Resource, Sample
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
-use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::module::Module;
+use crate::result::Result;
 
 /// All references that the program has asked for.
 #[derive(Debug, Default)]

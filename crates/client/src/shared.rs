@@ -16,9 +16,9 @@ use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::context;
-use crate::entry::Result;
-use crate::mirror::{Block, Kind};
-use crate::session::Session;
+use crate::devices::Devices;
+use crate::mirror::{Block, Kind, Mirror};
+use crate::result::Result;
 use crate::{handles, link, notice};
 
 /// The number of this process, which is in the image with the rest of it.
@@ -88,7 +88,11 @@ pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(Handle, u32)> {
 
 impl OpenedMemory {
     /// Opens memory of another process; the address.
-    pub fn open(&self, session: &Session, shared: SharedMemory) -> Result<Address> {
+    pub fn open(
+        &self,
+        (visible, blocks): (&Devices, &Mirror),
+        shared: SharedMemory,
+    ) -> Result<Address> {
         let current = context::current()?;
         if is_own(&shared) {
             return Err(sys::CUDA_ERROR_INVALID_CONTEXT);
@@ -99,7 +103,7 @@ impl OpenedMemory {
             return Ok(*address);
         }
         let (memory, index) = fetch("cuIpcOpenMemHandle", &shared)?;
-        let here = session.devices.get(current.device)?.index;
+        let here = visible.get(current.device)?.index;
         let mut devices = vec![index, here];
         devices.dedup();
         let mapped = map(memory, shared.whole, devices);
@@ -109,7 +113,7 @@ impl OpenedMemory {
         })?;
         let address = base + shared.offset;
         let block = Block::new(address, shared.size, Kind::Opened, &current);
-        session.memory.insert(block);
+        blocks.insert(block);
         opened.insert(
             address,
             Opened {
@@ -123,7 +127,7 @@ impl OpenedMemory {
     }
 
     /// Closes memory that [`OpenedMemory::open`] has opened at this address.
-    pub fn close(&self, session: &Session, address: Address) -> Result {
+    pub fn close(&self, blocks: &Mirror, address: Address) -> Result {
         let mut opened = self.0.lock();
         let known = opened.get_mut(&address);
         let known = known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
@@ -134,9 +138,7 @@ impl OpenedMemory {
         let (base, size) = (address - known.shared.offset, known.shared.whole);
         let (memory, context) = (known.memory, known.context);
         opened.remove(&address);
-        session
-            .memory
-            .remove(address, |block| block.kind == Kind::Opened)?;
+        blocks.remove(address, |block| block.kind == Kind::Opened)?;
         // Kernels that use it must have ended: the driver does not wait for them when it unmaps.
         link::ask(&Op::ContextSync { context }, link::nothing)?;
         unmap(base, size)?;

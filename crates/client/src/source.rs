@@ -16,7 +16,7 @@ use fermata_abi::sys::driver::{CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMO
 use fermata_wire::FromProgram;
 use rustix::fs::MemfdFlags;
 
-use crate::entry::Result;
+use crate::result::Result;
 use crate::{gate, handles, link, mapped};
 
 /// Images up to this size travel inside the message.

@@ -10,12 +10,11 @@ use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CU
 use parking_lot::Mutex;
 
 use crate::context::{Context, with_current};
-use crate::entry::Result;
-use crate::graphs::any_capture;
+use crate::graphs::{Graphs, any_capture};
 use crate::handles::{self, Table};
 use crate::link;
-use crate::session::{Session, session};
-use crate::{fault, gate, recent};
+use crate::result::Result;
+use crate::{fault, recent};
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
@@ -52,18 +51,10 @@ fn with_own<T>(act: impl FnOnce(&mut Own) -> T) -> Result<T> {
     })
 }
 
-/// The thread ends, and its default streams with it.
-pub fn let_go() {
+/// The calling thread's default streams, which end with it.
+pub fn take_own() -> Vec<Arc<Stream>> {
     let own = with_own(std::mem::take).unwrap_or_default();
-    if own.is_empty() {
-        return;
-    }
-    let _inside = gate::enter();
-    let Ok(session) = session() else { return };
-    for (_, stream) in own {
-        // A stream whose context is gone is gone already.
-        let _ = session.streams.destroy(stream.handle);
-    }
+    own.into_iter().map(|(_, stream)| stream).collect()
 }
 
 impl Streams {
@@ -94,15 +85,11 @@ impl Streams {
     }
 
     /// Ends a stream; its work goes on to its end.
-    pub fn destroy(&self, stream: Handle) -> Result {
+    pub fn destroy(&self, graphs: &Graphs, stream: Handle) -> Result {
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
         recent::forget_all();
         if any_capture() {
-            session()?
-                .graphs
-                .lock()
-                .captures
-                .remove_stream(stream.handle);
+            graphs.lock().captures.remove_stream(stream.handle);
         }
         link::post(&Op::StreamDestroy {
             stream: stream.handle,
@@ -116,6 +103,14 @@ impl Streams {
             0 | STREAM_LEGACY => Ok(None),
             STREAM_PER_THREAD => with_current(|context| self.own(context)).map(Some),
             handle => self.0.get(handle, CUDA_ERROR_INVALID_HANDLE).map(Some),
+        }
+    }
+
+    /// The context a stream belongs to.
+    pub fn context_of(&self, stream: CUstream) -> Result<Arc<Context>> {
+        match self.get(stream)? {
+            Some(stream) => Ok(stream.context.clone()),
+            None => crate::context::current(),
         }
     }
 
@@ -151,13 +146,11 @@ impl Streams {
     }
 
     /// Forgets the streams of a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, graphs: &Graphs, context: Handle) {
         let gone = self.0.remove_if(|stream| stream.context.handle == context);
         recent::forget_all();
-        if any_capture()
-            && let Ok(session) = session()
-        {
-            let mut graphs = session.graphs.lock();
+        if any_capture() {
+            let mut graphs = graphs.lock();
             for stream in gone {
                 graphs.captures.remove_stream(stream.handle);
             }
@@ -202,13 +195,5 @@ pub fn legacy(context: &Context) -> StreamRef {
     StreamRef {
         context: context.handle,
         stream: STREAM_LEGACY,
-    }
-}
-
-/// The context a stream belongs to.
-pub fn context_of(session: &Session, stream: CUstream) -> Result<Arc<Context>> {
-    match session.streams.get(stream)? {
-        Some(stream) => Ok(stream.context.clone()),
-        None => crate::context::current(),
     }
 }

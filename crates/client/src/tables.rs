@@ -8,9 +8,10 @@ use fermata_abi::sys::driver as sys;
 use fermata_tables::{CodeCache, Driver, Identity, Places};
 
 use crate::args::In;
-use crate::context::{Context, current, current_pointer};
-use crate::entry::{self, Result};
+use crate::context::{current, current_pointer};
+use crate::entry;
 use crate::handles::{of, to_pointer};
+use crate::result::Result;
 use crate::session::{begun, session};
 use crate::{image, link, notice};
 
@@ -21,11 +22,6 @@ struct Client;
 /// The table with this identifier, `None` if it is refused.
 pub fn serve(id: &sys::CUuuid) -> Option<*const c_void> {
     fermata_tables::serve(&Client, id)
-}
-
-/// Called before a context ends, while its handle is still good.
-pub fn context_ends(context: &Context) {
-    fermata_tables::context_gone(context.pointer());
 }
 
 impl Driver for Client {
@@ -61,7 +57,7 @@ impl Driver for Client {
 
     fn retain(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {
         let session = session()?;
-        Ok(session.contexts.retain(session, device)?.pointer())
+        Ok(session.contexts.retain(&session.devices, device)?.pointer())
     }
 
     fn context_id(&self, context: sys::CUcontext) -> Result<u64> {

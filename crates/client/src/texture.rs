@@ -7,8 +7,8 @@ use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use parking_lot::Mutex;
 
 use crate::context::current;
-use crate::entry::Result;
 use crate::link;
+use crate::result::Result;
 
 /// Context, whether it is a surface, number.
 type Key = (Handle, bool, u64);

@@ -7,7 +7,8 @@ use core::ffi::{c_uint, c_ulonglong};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

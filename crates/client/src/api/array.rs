@@ -10,8 +10,9 @@ use crate::args::{In, Out};
 use crate::array::Shape;
 use crate::boxes::{Corner, Memory, Origin, copy};
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::to_pointer;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {
@@ -141,7 +142,7 @@ fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool)
                 pitch: 0,
                 rows: 0,
             };
-            Corner::memory(session, memory, origin, &extent)
+            Corner::memory(&session.memory, memory, origin, &extent)
         }
     };
     let (to, from) = (corner(to)?, corner(from)?);

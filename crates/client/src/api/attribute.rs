@@ -6,9 +6,10 @@ use fermata_abi::op::{HostKind, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::link;
 use crate::mirror::{Block, Kind};
+use crate::result::Result;
 use crate::session::session;
 use crate::stream::legacy;
 

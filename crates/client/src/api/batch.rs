@@ -13,8 +13,9 @@ use super::host::check_hint;
 use crate::args::Out;
 use crate::capture;
 use crate::copy::End;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::link;
+use crate::result::Result;
 use crate::session::{Session, session};
 
 driver_api! {
@@ -126,8 +127,8 @@ fn copies(to: &[u64], from: &[u64], sizes: &[usize], stream: sys::CUstream) -> R
     let session = session()?;
     for ((&to, &from), &size) in to.iter().zip(from).zip(sizes) {
         let (to, from) = (
-            End::unified(session, to, size as u64)?,
-            End::unified(session, from, size as u64)?,
+            End::unified(&session.memory, to, size as u64)?,
+            End::unified(&session.memory, from, size as u64)?,
         );
         issue(session, to, from, size, stream)?;
     }

@@ -10,7 +10,8 @@ use crate::args::In;
 use crate::boxes::{Corner, Memory, Origin, copy};
 use crate::capture;
 use crate::context::with_current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
+use crate::result::Result;
 use crate::session::{Session, session};
 use crate::stream::legacy;
 
@@ -102,7 +103,7 @@ impl Side {
             }
             _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
         };
-        Corner::memory(session, memory, self.origin, extent)
+        Corner::memory(&session.memory, memory, self.origin, extent)
     }
 
     fn is_host(&self, session: &Session) -> bool {

@@ -7,9 +7,10 @@ use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles;
 use crate::link;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

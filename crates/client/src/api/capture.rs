@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use super::graph::ids;
 use crate::args::{In, Out};
 use crate::capture::{begin, end, exchange_mode, mode, mode_number};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::handles::{of, to_pointer};
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

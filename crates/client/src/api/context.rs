@@ -9,21 +9,22 @@ use fermata_abi::sys::driver as sys;
 use crate::args::Out;
 use crate::capture;
 use crate::context::{current, current_or_none, current_pointer, pop, push, set_current};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::link;
-use crate::managed;
+use crate::result::Result;
 use crate::session::session;
+use crate::teardown;
 
 driver_api! {
     fn cuCtxCreate(context: Out<sys::CUcontext>, flags: c_uint, device: sys::CUdevice) {
         let session = session()?;
-        context.set(session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(&session.devices, device, flags)?.pointer())
     }
 
     fn cuCtxCreate_v2(context: Out<sys::CUcontext>, flags: c_uint, device: sys::CUdevice) {
         let session = session()?;
-        context.set(session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(&session.devices, device, flags)?.pointer())
     }
 
     fn cuCtxCreate_v3(
@@ -37,7 +38,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let session = session()?;
-        context.set(session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(&session.devices, device, flags)?.pointer())
     }
 
     fn cuCtxCreate_v4(
@@ -52,17 +53,17 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let session = session()?;
-        context.set(session.contexts.create(session, device, flags)?.pointer())
+        context.set(session.contexts.create(&session.devices, device, flags)?.pointer())
     }
 
     fn cuCtxDestroy(context: sys::CUcontext) {
         let session = session()?;
-        session.contexts.destroy(session, context)
+        teardown::destroy_context(session, context)
     }
 
     fn cuCtxDestroy_v2(context: sys::CUcontext) {
         let session = session()?;
-        session.contexts.destroy(session, context)
+        teardown::destroy_context(session, context)
     }
 
     fn cuCtxAttach(context: Out<sys::CUcontext>, flags: c_uint) {
@@ -77,7 +78,7 @@ driver_api! {
 
     fn cuCtxDetach(context: sys::CUcontext) {
         let session = session()?;
-        session.contexts.detach(session, context)
+        teardown::detach_context(session, context)
     }
 
     fn cuCtxPushCurrent(context: sys::CUcontext) {
@@ -159,14 +160,14 @@ driver_api! {
         let session = session()?;
         capture::forbid_unsafe(session)?;
         link::ask(&Op::ContextSync { context: current()?.handle }, link::nothing)?;
-        managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuCtxSynchronize_v2(context: sys::CUcontext) {
         let session = session()?;
         let context = session.contexts.get(context)?.handle;
         link::ask(&Op::ContextSync { context }, link::nothing)?;
-        managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuCtxSetLimit(limit: sys::CUlimit, value: usize) {

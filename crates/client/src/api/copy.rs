@@ -9,8 +9,8 @@ use fermata_graph::{Copy, NodeKind};
 use crate::capture;
 use crate::context::with_current;
 use crate::copy::{End, linear};
-use crate::entry::{Result, driver_api};
-use crate::managed;
+use crate::entry::driver_api;
+use crate::result::Result;
 use crate::session::{Session, session};
 use crate::stream::legacy;
 
@@ -20,7 +20,7 @@ driver_api! {
         let (to, from) = unified(session, to, from, size)?;
         let stream = synchronous(session)?;
         linear(to, from, size as u64, stream, is_host(session, to) || is_host(session, from))?;
-        managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuMemcpyAsync(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
@@ -32,45 +32,45 @@ driver_api! {
     fn cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let to = End::device(session, to, size as u64)?;
-        let from = End::host(session, from.cast_mut().cast(), size as u64)?;
+        let to = End::device(&session.memory, to, size as u64)?;
+        let from = End::host(&session.memory, from.cast_mut().cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let to = End::device(session, to, size as u64)?;
-        let from = End::host(session, from.cast_mut().cast(), size as u64)?;
+        let to = End::device(&session.memory, to, size as u64)?;
+        let from = End::host(&session.memory, from.cast_mut().cast(), size as u64)?;
         issue(session, to, from, size, stream)
     }
 
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let from = End::device(session, from, size as u64)?;
-        let to = End::host(session, to.cast(), size as u64)?;
+        let from = End::device(&session.memory, from, size as u64)?;
+        let to = End::host(&session.memory, to.cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)?;
-        managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let from = End::device(session, from, size as u64)?;
-        let to = End::host(session, to.cast(), size as u64)?;
+        let from = End::device(&session.memory, from, size as u64)?;
+        let to = End::host(&session.memory, to.cast(), size as u64)?;
         issue(session, to, from, size, stream)
     }
 
     fn cuMemcpyDtoD_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let to = End::device(session, to, size as u64)?;
-        linear(to, End::device(session, from, size as u64)?, size as u64, stream, false)
+        let to = End::device(&session.memory, to, size as u64)?;
+        linear(to, End::device(&session.memory, from, size as u64)?, size as u64, stream, false)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let to = End::device(session, to, size as u64)?;
-        issue(session, to, End::device(session, from, size as u64)?, size, stream)
+        let to = End::device(&session.memory, to, size as u64)?;
+        issue(session, to, End::device(&session.memory, from, size as u64)?, size, stream)
     }
 
     fn cuMemcpyPeer(
@@ -135,8 +135,8 @@ fn synchronous(session: &Session) -> Result<StreamRef> {
 fn unified(session: &Session, to: u64, from: u64, size: usize) -> Result<(End, End)> {
     let size = size as u64;
     Ok((
-        End::unified(session, to, size)?,
-        End::unified(session, from, size)?,
+        End::unified(&session.memory, to, size)?,
+        End::unified(&session.memory, from, size)?,
     ))
 }
 

@@ -5,8 +5,10 @@ use core::ffi::{c_char, c_int, c_uint};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{Name, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
+use crate::result::Result;
 use crate::session::session;
+use crate::teardown;
 
 driver_api! {
     fn cuDeviceGet(device: Out<sys::CUdevice>, ordinal: c_int) {
@@ -103,42 +105,42 @@ driver_api! {
 
     fn cuDevicePrimaryCtxRetain(context: Out<sys::CUcontext>, device: sys::CUdevice) {
         let session = session()?;
-        context.set(session.contexts.retain(session, device)?.pointer())
+        context.set(session.contexts.retain(&session.devices, device)?.pointer())
     }
 
     fn cuDevicePrimaryCtxRelease(device: sys::CUdevice) {
         let session = session()?;
-        session.contexts.release(session, device)
+        teardown::release_primary(session, device)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice) {
         let session = session()?;
-        session.contexts.release(session, device)
+        teardown::release_primary(session, device)
     }
 
     fn cuDevicePrimaryCtxReset(device: sys::CUdevice) {
         let session = session()?;
-        session.contexts.reset(session, device)
+        teardown::reset_primary(session, device)
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: sys::CUdevice) {
         let session = session()?;
-        session.contexts.reset(session, device)
+        teardown::reset_primary(session, device)
     }
 
     fn cuDevicePrimaryCtxSetFlags(device: sys::CUdevice, flags: c_uint) {
         let session = session()?;
-        session.contexts.set_primary_flags(session, device, flags)
+        session.contexts.set_primary_flags(&session.devices, device, flags)
     }
 
     fn cuDevicePrimaryCtxSetFlags_v2(device: sys::CUdevice, flags: c_uint) {
         let session = session()?;
-        session.contexts.set_primary_flags(session, device, flags)
+        session.contexts.set_primary_flags(&session.devices, device, flags)
     }
 
     fn cuDevicePrimaryCtxGetState(device: sys::CUdevice, flags: Out<c_uint>, active: Out<c_int>) {
         let session = session()?;
-        let (now, is_active) = session.contexts.primary_state(session, device)?;
+        let (now, is_active) = session.contexts.primary_state(&session.devices, device)?;
         flags.set(now)?;
         active.set(c_int::from(is_active))
     }

@@ -9,9 +9,10 @@ use fermata_graph::NodeKind;
 use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::to_pointer;
 use crate::link;
+use crate::result::Result;
 use crate::session::session;
 
 const FLAGS: c_uint =
@@ -31,11 +32,13 @@ driver_api! {
     }
 
     fn cuEventDestroy(event: sys::CUevent) {
-        session()?.events.destroy(event)
+        let session = session()?;
+        session.events.destroy(&session.graphs, event)
     }
 
     fn cuEventDestroy_v2(event: sys::CUevent) {
-        session()?.events.destroy(event)
+        let session = session()?;
+        session.events.destroy(&session.graphs, event)
     }
 
     fn cuEventRecord(event: sys::CUevent, stream: sys::CUstream) {
@@ -61,7 +64,7 @@ driver_api! {
         let event = session.events.get(event)?.handle;
         capture::forbid_event(session, event)?;
         link::ask(&Op::EventSync { event }, link::nothing)?;
-        crate::managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: sys::CUevent, end: sys::CUevent) {

@@ -8,7 +8,8 @@ use fermata_graph::{MemsetNode, NodeKind};
 use crate::capture;
 use crate::context::with_current;
 use crate::copy::{Fill, fill};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
+use crate::result::Result;
 use crate::session::session;
 use crate::stream::legacy;
 
@@ -116,7 +117,7 @@ fn rows(
     let Some(stream) = stream else {
         capture::forbid_unsafe(session)?;
         let stream = with_current(|context| Ok(legacy(context)))?;
-        return fill(session, new, stream, true);
+        return fill(&session.memory, new, stream, true);
     };
     let node = || {
         let (dst, element_size) = (address, u32::from(element));
@@ -132,5 +133,10 @@ fn rows(
     if width == 0 || height == 0 || capture::add(session, stream, node)? {
         return Ok(());
     }
-    fill(session, new, session.streams.resolve(stream)?, false)
+    fill(
+        &session.memory,
+        new,
+        session.streams.resolve(stream)?,
+        false,
+    )
 }

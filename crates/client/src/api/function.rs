@@ -7,10 +7,11 @@ use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
 use crate::context::with_current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::module::Function;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

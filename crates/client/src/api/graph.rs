@@ -8,9 +8,10 @@ use fermata_graph::{Edge, EdgeData, Graph, NodeId};
 
 use crate::args::{In, Name, Out};
 use crate::capture::PLAIN;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::graphs::{State, refused};
 use crate::handles::{of, to_pointer};
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

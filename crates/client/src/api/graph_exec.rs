@@ -11,12 +11,13 @@ use super::graph_params::{copy_node, kernel_node, memset_node};
 use crate::args::{In, Out};
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::graphs::Stale;
 use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::lower;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {
@@ -86,7 +87,7 @@ driver_api! {
         }
         let stream = session.streams.resolve(stream)?;
         lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)?;
-        crate::managed::before_work(session, stream)?;
+        session.managed.before_work(stream)?;
         link::post(&Op::GraphLaunch { exec: of(exec), stream })
     }
 

@@ -6,8 +6,9 @@ use fermata_graph::{KernelNode, NodeKind};
 use super::graph_node::{add, kernel};
 use super::graph_params::{kernel_node, kernel_params};
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::of;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

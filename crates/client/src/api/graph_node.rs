@@ -13,11 +13,12 @@ use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, mems
 use crate::args::{In, Out};
 use crate::capture::PLAIN;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::graphs::refused;
 use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::mirror::{Block, Kind};
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use super::function::find;
 use crate::args::In;
 use crate::context::{current, with_current};
-use crate::entry::Result;
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::launch::with_params;
+use crate::result::Result;
 use crate::session::session;
 
 /// A kernel node's parameters.

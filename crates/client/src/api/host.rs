@@ -8,10 +8,11 @@ use fermata_abi::sys::driver as sys;
 use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::host;
 use crate::mirror::{Block, Kind};
+use crate::result::Result;
 use crate::session::session;
 
 const HOST_ALLOC_FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE
@@ -42,7 +43,7 @@ driver_api! {
             return Ok(());
         }
         capture::forbid_unsafe(session)?;
-        host::free(session, pointer.addr() as Address, HostKind::Pinned)
+        host::free(&session.memory, pointer.addr() as Address, HostKind::Pinned)
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) {
@@ -58,11 +59,11 @@ driver_api! {
         }
         let address = pointer.expose_provenance() as Address;
         // SAFETY: the program promises so much memory of its own, which it leaves alone for the time of the call.
-        unsafe { host::register(session, &context, address, size as u64, flags) }
+        unsafe { host::register(&session.memory, &context, address, size as u64, flags) }
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
-        host::unregister(session()?, pointer.addr() as Address)
+        host::unregister(&session()?.memory, pointer.addr() as Address)
     }
 
     fn cuMemAllocManaged(address: Out<sys::CUdeviceptr>, size: usize, flags: c_uint) {
@@ -71,7 +72,7 @@ driver_api! {
         }
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        address.set(host::alloc(session, &*current()?, size as u64, HostKind::Managed, flags)?)
+        address.set(host::alloc(&session.memory, &*current()?, size as u64, HostKind::Managed, flags)?)
     }
 
     fn cuMemHostGetDevicePointer_v2(address: Out<sys::CUdeviceptr>, pointer: *mut c_void, flags: c_uint) {
@@ -135,7 +136,13 @@ driver_api! {
 fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
     let session = session()?;
     capture::forbid_unsafe(session)?;
-    let address = host::alloc(session, &*current()?, size as u64, HostKind::Pinned, flags)?;
+    let address = host::alloc(
+        &session.memory,
+        &*current()?,
+        size as u64,
+        HostKind::Pinned,
+        flags,
+    )?;
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))
 }
 

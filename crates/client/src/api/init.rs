@@ -8,14 +8,14 @@ use fermata_abi::table::{Missing, resolve};
 use super::proc_table;
 use crate::args::{In, Name, Out};
 use crate::entry::driver_api;
-use crate::{session, tables};
+use crate::{begin, session, tables};
 
 driver_api! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        session::begin()
+        begin::begin()
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {

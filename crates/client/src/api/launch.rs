@@ -11,13 +11,13 @@ use crate::args::In;
 use crate::callback::{self, Callback};
 use crate::capture;
 use crate::context::Context;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::event::Event;
 use crate::fault;
 use crate::handles::of;
 use crate::launch::{LaunchShape, check, launch, with_params};
-use crate::managed;
 use crate::module::Function;
+use crate::result::Result;
 use crate::session::{Session, session};
 
 driver_api! {
@@ -233,7 +233,7 @@ fn issue_special(
     {
         return Err(sys::CUDA_ERROR_INVALID_HANDLE);
     }
-    managed::before_work(session, resolved)?;
+    session.managed.before_work(resolved)?;
     let mut attributes = given.plain;
     attributes.extend(given.early);
     for (event, id, value) in &events {
@@ -265,7 +265,7 @@ pub(super) fn issue(
     if stream.context != function.module.context.handle {
         return Err(sys::CUDA_ERROR_INVALID_HANDLE);
     }
-    managed::before_work(session, stream)?;
+    session.managed.before_work(stream)?;
     launch(function, shape, params, attributes, stream)
 }
 

@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 use super::function::find;
 use super::launch::issue;
 use crate::args::In;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::of;
 use crate::launch::LaunchShape;
+use crate::result::Result;
 use crate::session::session;
 
 /// Most bytes of parameters.

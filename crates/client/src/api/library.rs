@@ -14,6 +14,7 @@ use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::image;
 use crate::session::session;
+use crate::teardown;
 
 driver_api! {
     fn cuLibraryLoadData(
@@ -47,7 +48,7 @@ driver_api! {
     fn cuLibraryUnload(library: sys::CUlibrary) {
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        session.modules.unload_library(session, of(library))
+        teardown::unload_library(session, of(library))
     }
 
     fn cuLibraryGetKernel(kernel: Out<sys::CUkernel>, library: sys::CUlibrary, name: Name) {
@@ -60,14 +61,14 @@ driver_api! {
     fn cuLibraryGetKernelCount(count: Out<c_uint>, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        count.set(library.module(session, &current()?)?.names()?.len() as c_uint)
+        count.set(session.modules.library_module(&library, &current()?, |_| ())?.names()?.len() as c_uint)
     }
 
     fn cuLibraryEnumerateKernels(kernels: Out<sys::CUkernel>, count: c_uint, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let context = current()?;
-        let module = library.module(session, &context)?;
+        let module = session.modules.library_module(&library, &context, |_| ())?;
         for (n, name) in module.names()?.iter().take(count as usize).enumerate() {
             let kernel = session.modules.kernel(&library, name, Some(&context))?;
             kernels.set_at(n, to_pointer(kernel.handle))?;
@@ -91,7 +92,7 @@ driver_api! {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let module = session.modules.library_module(&library, &current()?, |_| ())?;
-        let found = session.modules.variable(session, &module, name.text()?)?;
+        let found = module.variable(&session.memory, name.text()?)?;
         let (start, size) = (found.address, found.size);
         address.set_if_wanted(start);
         bytes.set_if_wanted(size as usize);
@@ -108,12 +109,12 @@ driver_api! {
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         // Managed variables have addresses before there is a context: runtimes ask before they make one.
         let context = match current() {
-            Err(sys::CUDA_ERROR_INVALID_CONTEXT) => session.contexts.retain(session, 0)?,
+            Err(sys::CUDA_ERROR_INVALID_CONTEXT) => session.contexts.retain(&session.devices, 0)?,
             found => found?,
         };
         let module = session.modules.library_module(&library, &context, |_| ())?;
-        let found = session.modules.variable(session, &module, name.text()?)?;
-        let (start, size) = session.managed.place(session, &module, &found)?;
+        let found = module.variable(&session.memory, name.text()?)?;
+        let (start, size) = session.managed.place((&session.memory, &session.streams), &module, &found)?;
         address.set_if_wanted(start);
         bytes.set_if_wanted(size as usize);
         Ok(())
@@ -191,13 +192,13 @@ driver_api! {
 /// else the primary one.
 fn context_on(
     device: sys::CUdevice,
-) -> crate::entry::Result<std::sync::Arc<crate::context::Context>> {
+) -> crate::result::Result<std::sync::Arc<crate::context::Context>> {
     match current_or_none() {
         Some(context) if context.device == device => Ok(context),
         _ => {
             let session = session()?;
-            let context = session.contexts.retain(session, device)?;
-            session.contexts.release(session, device)?;
+            let context = session.contexts.retain(&session.devices, device)?;
+            teardown::release_primary(session, device)?;
             context.check().map(|()| context)
         }
     }

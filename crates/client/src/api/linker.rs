@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 use super::module::read_image;
 use crate::args::{In, Name, Out};
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::{self, of, to_pointer};
 use crate::link;
+use crate::result::Result;
 use crate::session::session;
 
 /// An input.

@@ -5,8 +5,9 @@ use core::ffi::{c_char, c_uint, c_void};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{Name, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

@@ -13,7 +13,6 @@ use crate::context::current;
 use crate::entry::driver_api;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
-use crate::stream;
 use crate::{fault, link};
 
 /// Rows of pitched memory begin at multiples of this.
@@ -48,7 +47,7 @@ driver_api! {
         capture::forbid_unsafe(session)?;
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         match block.kind {
-            Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::host::free(session, address, kind),
+            Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::host::free(&session.memory, address, kind),
             Kind::Device | Kind::Pool => {
                 let free = |block: &Block| matches!(block.kind, Kind::Device | Kind::Pool);
                 session.memory.remove(address, free)?;
@@ -98,7 +97,7 @@ driver_api! {
     }
 }
 
-fn alloc(size: usize) -> crate::entry::Result<u64> {
+fn alloc(size: usize) -> crate::result::Result<u64> {
     let session = session()?;
     let context = current()?;
     capture::forbid_unsafe(session)?;
@@ -119,9 +118,9 @@ fn alloc(size: usize) -> crate::entry::Result<u64> {
     Ok(address)
 }
 
-fn alloc_async(size: usize, stream: sys::CUstream) -> crate::entry::Result<u64> {
+fn alloc_async(size: usize, stream: sys::CUstream) -> crate::result::Result<u64> {
     let session = session()?;
-    let context = stream::context_of(session, stream)?;
+    let context = session.streams.context_of(stream)?;
     if size == 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }

@@ -7,10 +7,12 @@ use fermata_abi::sys::driver as sys;
 use crate::args::{In, Name, Out};
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::image;
+use crate::result::Result;
 use crate::session::session;
+use crate::teardown;
 
 driver_api! {
     fn cuModuleLoad(module: Out<sys::CUmodule>, path: Name) {
@@ -45,7 +47,7 @@ driver_api! {
     fn cuModuleUnload(module: sys::CUmodule) {
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        session.modules.unload_own(session, of(module))
+        teardown::unload_module(session, of(module))
     }
 
     fn cuModuleGetLoadingMode(mode: Out<sys::CUmoduleLoadingMode>) {
@@ -80,10 +82,10 @@ driver_api! {
     ) {
         let session = session()?;
         let module = session.modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        let found = session.modules.variable(session, &module, name.text()?)?;
+        let found = module.variable(&session.memory, name.text()?)?;
         // Runtimes before CUDA 13 ask for managed variables here too.
         let (start, size) = if found.managed {
-            session.managed.place(session, &module, &found)?
+            session.managed.place((&session.memory, &session.streams), &module, &found)?
         } else {
             (found.address, found.size)
         };

@@ -8,8 +8,9 @@ use fermata_abi::sys::driver as sys;
 use super::function::find;
 use super::launch::Attributes;
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::module::Function;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

@@ -49,7 +49,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
-        handle.set(session.physical.create(session, size as u64, &prop.get()?)?)
+        handle.set(session.physical.create(&session.devices, size as u64, &prop.get()?)?)
     }
 
     fn cuMemRelease(handle: sys::CUmemGenericAllocationHandle) {
@@ -58,7 +58,7 @@ driver_api! {
 
     fn cuMemRetainAllocationHandle(handle: Out<sys::CUmemGenericAllocationHandle>, address: *mut c_void) {
         let session = session()?;
-        handle.set(session.physical.retain(session, address.addr() as u64)?)
+        handle.set(session.physical.retain(&session.memory, address.addr() as u64)?)
     }
 
     fn cuMemMap(
@@ -72,12 +72,12 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
-        session.physical.map(session, address, size as u64, offset as u64, handle)
+        session.physical.map(&session.memory, address, size as u64, offset as u64, handle)
     }
 
     fn cuMemUnmap(address: sys::CUdeviceptr, size: usize) {
         let session = session()?;
-        session.physical.unmap(session, address, size as u64)
+        session.physical.unmap(&session.memory, address, size as u64)
     }
 
     fn cuMemSetAccess(
@@ -87,7 +87,7 @@ driver_api! {
         count: usize,
     ) {
         let session = session()?;
-        session.physical.set_access(session, address, size as u64, &list.list(count)?)
+        session.physical.set_access(&session.devices, address, size as u64, &list.list(count)?)
     }
 
     fn cuMemGetAccess(

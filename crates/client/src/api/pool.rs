@@ -5,26 +5,27 @@ use core::ffi::c_void;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::to_pointer;
 use crate::mirror::{Block, Kind};
 use crate::pool::Pool;
+use crate::result::Result;
 use crate::session::{Session, session};
 
 driver_api! {
     fn cuDeviceGetDefaultMemPool(pool: Out<sys::CUmemoryPool>, device: sys::CUdevice) {
         let session = session()?;
-        pool.set(to_pointer(session.pools.default_of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.default_of(&session.devices, device)?.handle))
     }
 
     fn cuDeviceGetMemPool(pool: Out<sys::CUmemoryPool>, device: sys::CUdevice) {
         let session = session()?;
-        pool.set(to_pointer(session.pools.of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.of(&session.devices, device)?.handle))
     }
 
     fn cuDeviceSetMemPool(device: sys::CUdevice, pool: sys::CUmemoryPool) {
         let session = session()?;
-        session.pools.set(session, device, pool)
+        session.pools.set(&session.devices, device, pool)
     }
 
     fn cuMemGetDefaultMemPool(
@@ -34,7 +35,7 @@ driver_api! {
     ) {
         let session = session()?;
         let device = device_of(&location.get()?, kind)?;
-        pool.set(to_pointer(session.pools.default_of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.default_of(&session.devices, device)?.handle))
     }
 
     fn cuMemGetMemPool(
@@ -44,7 +45,7 @@ driver_api! {
     ) {
         let session = session()?;
         let device = device_of(&location.get()?, kind)?;
-        pool.set(to_pointer(session.pools.of(session, device)?.handle))
+        pool.set(to_pointer(session.pools.of(&session.devices, device)?.handle))
     }
 
     fn cuMemSetMemPool(
@@ -53,7 +54,7 @@ driver_api! {
         pool: sys::CUmemoryPool,
     ) {
         let session = session()?;
-        session.pools.set(session, device_of(&location.get()?, kind)?, pool)
+        session.pools.set(&session.devices, device_of(&location.get()?, kind)?, pool)
     }
 
     fn cuMemPoolCreate(pool: Out<sys::CUmemoryPool>, props: In<sys::CUmemPoolProps>) {
@@ -63,7 +64,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let device = device_of(&props.location, props.allocType)?;
-        pool.set(to_pointer(session.pools.create(session, device)?.handle))
+        pool.set(to_pointer(session.pools.create(&session.devices, device)?.handle))
     }
 
     fn cuMemPoolDestroy(pool: sys::CUmemoryPool) {

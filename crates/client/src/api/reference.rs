@@ -9,10 +9,11 @@ use fermata_abi::sys::driver as sys;
 use super::function::find;
 use crate::args::{In, Name, Out};
 use crate::copy::End;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::module::Module;
 use crate::reference::Reference;
+use crate::result::Result;
 use crate::session::session;
 
 /// What a program may say of a texture reference.
@@ -83,7 +84,7 @@ driver_api! {
         bytes: usize,
     ) {
         let reference = known(reference)?;
-        End::device(session()?, address, bytes as u64)?;
+        End::device(&session()?.memory, address, bytes as u64)?;
         reference.change(|it| {
             it.resource = Some(Resource::Linear {
                 address,
@@ -329,7 +330,7 @@ fn pitched(
     let whole = whole
         .filter(|_| fits)
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-    End::device(session()?, address, whole)?;
+    End::device(&session()?.memory, address, whole)?;
     known(reference)?.change(|it| {
         (it.settings.format, it.settings.channels) = (format, channels);
         it.resource = Some(Resource::Pitched {

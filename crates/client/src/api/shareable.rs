@@ -17,8 +17,9 @@ use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
 use crate::args::Out;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::mirror::Kind;
+use crate::result::Result;
 use crate::session::session;
 use crate::shared;
 
@@ -45,12 +46,12 @@ driver_api! {
         }
         let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
         let given = given.filter(|it| it.memory == 0).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        address.set(session.opened.open(session, given)?)
+        address.set(session.opened.open((&session.devices, &session.memory), given)?)
     }
 
     fn cuIpcCloseMemHandle(address: sys::CUdeviceptr) {
         let session = session()?;
-        session.opened.close(session, address)
+        session.opened.close(&session.memory, address)
     }
 
     fn cuMemExportToShareableHandle(
@@ -82,7 +83,7 @@ driver_api! {
         let given = import(shareable.addr() as c_int)?;
         let memory = match shared::is_own(&given) {
             true => session.physical.share(given.memory).map(|()| given.memory)?,
-            false => session.physical.fetch(session, &given)?,
+            false => session.physical.fetch(&session.devices, &given)?,
         };
         handle.set(memory)
     }

@@ -9,13 +9,12 @@ use fermata_graph::{MemOp, MemOpKind, NodeKind};
 use crate::args::Out;
 use crate::capture;
 use crate::context::current;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::link;
-use crate::managed;
+use crate::result::Result;
 use crate::session::session;
-use crate::stream::context_of;
 
 driver_api! {
     fn cuStreamCreate(stream: Out<sys::CUstream>, flags: c_uint) {
@@ -30,11 +29,13 @@ driver_api! {
     }
 
     fn cuStreamDestroy(stream: sys::CUstream) {
-        session()?.streams.destroy(of(stream))
+        let session = session()?;
+        session.streams.destroy(&session.graphs, of(stream))
     }
 
     fn cuStreamDestroy_v2(stream: sys::CUstream) {
-        session()?.streams.destroy(of(stream))
+        let session = session()?;
+        session.streams.destroy(&session.graphs, of(stream))
     }
 
     fn cuStreamSynchronize(stream: sys::CUstream) {
@@ -42,7 +43,7 @@ driver_api! {
         capture::forbid_on(session, stream)?;
         let stream = session.streams.resolve(stream)?;
         link::ask(&Op::StreamSync { stream }, link::nothing)?;
-        managed::after_wait(session)
+        session.managed.after_wait()
     }
 
     fn cuStreamQuery(stream: sys::CUstream) {
@@ -85,11 +86,11 @@ driver_api! {
 
     fn cuStreamGetId(stream: sys::CUstream, id: Out<c_ulonglong>) {
         let session = session()?;
-        id.set(session.streams.id(&*context_of(session, stream)?, stream)?)
+        id.set(session.streams.id(&*session.streams.context_of(stream)?, stream)?)
     }
 
     fn cuStreamGetCtx(stream: sys::CUstream, context: Out<sys::CUcontext>) {
-        context.set(context_of(session()?, stream)?.pointer())
+        context.set(session()?.streams.context_of(stream)?.pointer())
     }
 
     fn cuStreamGetCtx_v2(
@@ -97,7 +98,7 @@ driver_api! {
         context: Out<sys::CUcontext>,
         green: Out<sys::CUgreenCtx>,
     ) {
-        context.set(context_of(session()?, stream)?.pointer())?;
+        context.set(session()?.streams.context_of(stream)?.pointer())?;
         green.set_if_wanted(core::ptr::null_mut());
         Ok(())
     }
@@ -108,7 +109,7 @@ driver_api! {
     }
 
     fn cuStreamGetDevice(stream: sys::CUstream, device: Out<sys::CUdevice>) {
-        device.set(context_of(session()?, stream)?.device)
+        device.set(session()?.streams.context_of(stream)?.device)
     }
 
     fn cuStreamWriteValue32(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {

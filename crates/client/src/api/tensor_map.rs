@@ -8,8 +8,9 @@ use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::link;
+use crate::result::Result;
 use crate::session::session;
 
 /// Most dimensions of a tensor.

@@ -4,8 +4,9 @@ use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::handles::to_pointer;
+use crate::result::Result;
 use crate::session::session;
 
 driver_api! {

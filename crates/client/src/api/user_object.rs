@@ -6,9 +6,10 @@ use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::entry::{Result, driver_api};
+use crate::entry::driver_api;
 use crate::graphs::UserObject;
 use crate::handles::{self, of, to_pointer};
+use crate::result::Result;
 use crate::session::{Session, session};
 
 driver_api! {

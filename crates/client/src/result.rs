@@ -1,0 +1,6 @@
+//! What every function of this library returns.
+
+use fermata_abi::sys::driver::CUresult;
+
+/// What a driver function computes: a value, or the `CUresult` to return instead.
+pub type Result<T = ()> = core::result::Result<T, CUresult>;

@@ -216,7 +216,7 @@ impl Criu {
     }
 
     /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some; `filtered`: it passes over memory that is
-    /// tracked. It leads a process group, so that [`end`] finds the children that it leaves.
+    /// tracked. It leads a process group, so that [`crate::criu_end::end`] finds the children that it leaves.
     pub(crate) fn start(
         &self,
         foreign: Option<Vec<OwnedFd>>,

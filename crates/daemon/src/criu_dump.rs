@@ -38,11 +38,10 @@ pub struct Dumping {
 }
 
 impl Criu {
-    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on: [`Dumping::begin`] and
-    /// [`Dumping::go`].
+    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on.
     ///
     /// # Errors
-    /// As those.
+    /// CRIU cannot be started, or why it could not dump the tree; that runs on then, too.
     pub fn dump(&self, pid: u32, dir: &Path, tcp_close: bool) -> Result<()> {
         let dumping = Dumping::begin(self, pid, dir, tcp_close, false)?;
         dumping.go(&mut || Ok(())).map(drop)

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use fermata_control::wait;
 use fermata_hostmem::demand::{Server, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -38,7 +39,6 @@ use crate::helper_modes::{ENTER, HelperReport, INIT, Job, KERNDAT, OUTER, TRACK,
 use crate::host;
 use crate::kerndat;
 use crate::pages;
-use crate::proc;
 use crate::sys::{self, Extra};
 
 /// Descriptor of CRIU's socket in all three.
@@ -256,7 +256,7 @@ fn reap(root: u32, criu: Child) -> io::Result<i32> {
         let pid = number(pid);
         if pid == root {
             if !criu_ended {
-                proc::ends_within(&criu, LAST_WORDS);
+                wait::child_ends(&criu, LAST_WORDS);
             }
             return Ok(wait_code(status));
         }

@@ -67,11 +67,6 @@ pub fn runs(child: &Child) -> bool {
     ProcessId::of(child.id()).is_some_and(|it| it.alive())
 }
 
-/// Waits until a child has ended, at most `limit`; it stays to be reaped.
-pub fn ends_within(child: &Child, limit: Duration) {
-    wait::child_ends(child, limit);
-}
-
 /// The parts of `/proc/PID/stat` that are used.
 struct Stat {
     state: char,

@@ -13,6 +13,7 @@
 mod agent;
 mod arrivals;
 mod attach;
+mod bring_back;
 mod cache;
 mod checkpoint;
 pub mod criu;

@@ -7,8 +7,9 @@
 //! ```
 //! A session runs again when all its processes that use CUDA have come back.
 //! Program and worker need no daemon to go on; they look for one again and again. A program that was stopped
-//! for a checkpoint is parked without any connection: it is woken as after a checkpoint, once CRIU, which may
-//! have outlived the daemon, has let go of it. The half image goes with the next checkpoint of its folder.
+//! for a checkpoint is parked without any connection: it is woken as after a checkpoint, all its processes at one moment, once
+//! CRIU, which may have outlived the daemon, has let go of it and their workers are there. The half image goes with the
+//! next checkpoint of its folder.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +22,10 @@ use tracing::{error, info, warn};
 
 use crate::agent::Arrival;
 use crate::attach;
+use crate::bring_back::{Parked, awaken};
 use crate::daemon::Daemon;
 use crate::on_demand;
+use crate::parallel::each_at_once;
 use crate::pause;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
@@ -111,6 +114,8 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let until = Instant::now() + RETURN_TIME;
     let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
     let mut lost = false;
+    // Parked processes that nothing is missing of: with their workers, and with data that a pause has put aside.
+    let (mut parked, mut paused) = (Vec::new(), Vec::new());
     let mut vain = Vec::new();
     while !missing.is_empty() {
         if !session.live() {
@@ -131,16 +136,17 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
                 // It has given up what it was loading.
                 Stand::Here(worker, Half::Parked(detached)) if has_part(session, detached) => {
                     worker.end();
-                    busy.get_or_insert_with(|| session.busy.lock());
-                    revive(daemon, session, detached, &mut vain);
+                    paused.push(detached);
                 }
-                Stand::Here(worker, halves) => {
+                Stand::Here(worker, Half::Parked(detached)) => {
+                    parked.push(Parked { worker, detached });
+                }
+                Stand::Here(worker, Half::Agent(arrival)) => {
                     busy.get_or_insert_with(|| session.busy.lock());
-                    lost |= !take(daemon, session, &worker, halves);
+                    lost |= !adopt(session, &worker, arrival);
                 }
                 Stand::Lost(Some(detached)) if has_part(session, detached) => {
-                    busy.get_or_insert_with(|| session.busy.lock());
-                    revive(daemon, session, detached, &mut vain);
+                    paused.push(detached);
                 }
                 Stand::Lost(detached) => {
                     lost = true;
@@ -149,6 +155,12 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             }
         }
         missing = still;
+        let any = !parked.is_empty() || !paused.is_empty();
+        if any && !is_any_parked(session, &missing) {
+            busy.get_or_insert_with(|| session.busy.lock());
+            lost |= !wake(daemon, session, &std::mem::take(&mut parked));
+            revive(daemon, session, std::mem::take(&mut paused), &mut vain);
+        }
         match busy {
             _ if missing.is_empty() => {}
             // What comes back is noted in the session; the end of a process is not.
@@ -186,14 +198,24 @@ fn has_part(session: &Session, detached: Detached) -> bool {
     entry.is_some_and(|it| it.has(detached.process)) && pause::waits(detached)
 }
 
-/// Goes on with a resumption: the worker of this process has ended with the daemon that had begun it.
+/// Whether one of these processes is parked: then those that could go on wait for it.
+fn is_any_parked(session: &Session, missing: &[ProcessId]) -> bool {
+    let inner = session.lock();
+    let mut parked = inner.members.iter().filter(|it| it.detached.is_some());
+    parked.any(|it| missing.contains(&it.process))
+}
+
+/// Goes on with a resumption: the workers of these processes have ended with the daemon that had begun it.
 fn revive(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
-    detached: Detached,
+    parked: Vec<Detached>,
     vain: &mut Vec<Detached>,
 ) {
-    if let Err(failure) = pause::revive(daemon, session, detached) {
+    if parked.is_empty() {
+        return;
+    }
+    for (detached, failure) in pause::revive(daemon, session, parked) {
         warn!(session = %session.name, "{}", failure.message);
         session.lock().member_or_new(detached.process).detached = Some(detached);
         vain.push(detached);
@@ -253,31 +275,41 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
     Stand::Here(worker, Half::Parked(detached))
 }
 
-/// Joins the halves of a process; false if it is lost.
-fn take(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, half: Half) -> bool {
-    // What a checkpoint of the other daemon has begun.
+/// Ends what a checkpoint of the other daemon has begun.
+fn abandon(worker: &Worker) {
+    // A worker that is lost holds nothing any more.
     let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
-    let (joined, detached) = match half {
-        Half::Agent(arrival) => {
-            let adopted = attach::adopt(session, arrival, worker);
-            (adopted.map(drop), None)
-        }
-        Half::Parked(detached) => {
-            let woken = attach::rejoin(daemon, session, worker, detached);
-            let mut woken = attach::go_on(vec![woken]);
-            (woken.pop().unwrap_or(Ok(())), Some(detached))
-        }
+}
+
+/// Joins agent and worker of a process; false if it is lost.
+fn adopt(session: &Arc<Session>, worker: &Arc<Worker>, arrival: Arrival) -> bool {
+    abandon(worker);
+    let Err(failure) = attach::adopt(session, arrival, worker) else {
+        return true;
     };
-    let Err(failure) = joined else { return true };
     warn!(session = %session.name, "{}", failure.message);
-    match detached {
-        Some(detached) => {
-            attach::reject(daemon, session, detached, &failure.message);
-            worker.end();
-        }
-        None => session.worker_lost(&failure.message),
-    }
+    session.worker_lost(&failure.message);
     false
+}
+
+/// Lets parked processes go on with their workers, all at one moment; false if one of them is lost.
+fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> bool {
+    let end_of_checkpoint = |it: &Parked| {
+        abandon(&it.worker);
+        Ok(())
+    };
+    drop(each_at_once(
+        parked.iter().collect(),
+        "abandon",
+        end_of_checkpoint,
+    ));
+    let woken = awaken(daemon, session, parked);
+    woken.ended.iter().for_each(|(it, _)| it.worker.end());
+    for failed in &woken.failed {
+        failed.give_up(daemon, session);
+        failed.parked.worker.end();
+    }
+    woken.failed.is_empty()
 }
 
 fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detached>) {

@@ -1,14 +1,16 @@
-//! One process of a session at a bad moment: it ends in the middle of a checkpoint's stop, or there is no space for its part of
-//! the image. The others go on, and there is no image that could not be restored.
+//! Processes of a session at a bad moment: one or all of them end in the middle of a checkpoint's stop, there is no space for
+//! the part of one, or the daemon dies while they stand still. The others go on, all at one moment, and there is no image that
+//! could not be restored.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::hold::{COPIES, Hold};
-use fermata_e2e::processes::look_up;
+use fermata_e2e::processes::{Process, look_up};
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// A small rank, and one with 8 MiB of device memory.
@@ -22,6 +24,11 @@ fn log(scene: &Scene, rank: usize) -> PathBuf {
 
 /// Starts both ranks as session `name`; returns when they work.
 fn start(scene: &Scene, name: &str, variables: &[(&str, &str)]) -> Result<()> {
+    start_below(scene, name, variables, "wait")
+}
+
+/// As [`start`]; the shell that has started the ranks then does what `last` says.
+fn start_below(scene: &Scene, name: &str, variables: &[(&str, &str)], last: &str) -> Result<()> {
     let program = scene.tree().program("heat2d")?;
     let start = |(rank, size): (usize, &str)| {
         format!(
@@ -31,7 +38,7 @@ fn start(scene: &Scene, name: &str, variables: &[(&str, &str)]) -> Result<()> {
         )
     };
     let all: String = RANKS.into_iter().enumerate().map(start).collect();
-    let shell = format!("{all} wait");
+    let shell = format!("{all} {last}");
     let words = ["-c", shell.as_str()];
     let fermata = scene.fermata();
     fermata.run_with(variables, name, Device::Soft, Path::new("/bin/sh"), &words)?;
@@ -73,6 +80,114 @@ fn restore(scene: &Scene, image: &str, name: &str) -> Result<()> {
     done.success("fermata restore").map(drop)
 }
 
+/// The processes of session `name` that use CUDA.
+fn ranks(scene: &Scene, name: &str) -> Result<Vec<Process>> {
+    let session = scene.fermata().session(name)?;
+    let processes = session.processes.iter().map(|it| look_up(it.pid));
+    processes.map(|it| it.context("a rank has ended")).collect()
+}
+
+/// Takes image `cut` of session `ranks` and kills `victims` at `moment`; how the command ended.
+fn killed_at(scene: &Scene, moment: &'static str, victims: &[Process]) -> Result<Finished> {
+    let fermata = scene.fermata();
+    let halt = Halt::at(scene, moment)?;
+    std::thread::scope(|scope| {
+        let attempt = scope.spawn(|| {
+            let image = fermata.image("cut");
+            let image = image.to_str().context("a path")?;
+            fermata.call(&["checkpoint", "ranks", "-o", image])
+        });
+        let killed = halt
+            .wait()
+            .and_then(|_| victims.iter().try_for_each(kill_nine));
+        drop(halt);
+        let attempt = attempt.join().map_err(|_| anyhow!("checkpoint thread"))?;
+        killed.and(attempt)
+    })
+}
+
+#[test]
+fn a_program_goes_on_after_all_its_ranks_have_ended_during_the_stop() -> Result<()> {
+    for moment in ["detached", "reattach"] {
+        let scene = Scene::new()?;
+        let fermata = scene.fermata();
+        start_below(&scene, "ranks", &[], "wait; exec sleep 100000")?;
+        let attempt = killed_at(&scene, moment, &ranks(&scene, "ranks")?)?;
+        attempt.success(moment)?;
+        let session = fermata.session("ranks")?;
+        ensure!(session.state == "running", "{moment}: {session:?}");
+        ensure!(session.processes.is_empty(), "{moment}: {session:?}");
+        fermata.checkpoint("ranks", "after", Mode::Stop)?;
+        fermata.kill("ranks")?;
+        // What had been read by then is whole.
+        let whole = moment == "reattach";
+        for (image, whole) in [("cut", whole), ("after", false)] {
+            restore(&scene, image, image).with_context(|| moment.to_owned())?;
+            let session = fermata.session(image)?;
+            let left = if whole { RANKS.len() } else { 0 };
+            ensure!(session.processes.len() == left, "{moment}: {session:?}");
+            (0..left).try_for_each(|rank| goes_on(&scene, rank))?;
+            fermata.kill(image)?;
+        }
+        scene.close()?;
+    }
+    Ok(())
+}
+
+/// Kills the daemon when it comes to `moment` of `command`. While the next one stands still because the first rank runs
+/// again, all of them do.
+fn next_daemon_wakes_all(scene: &Scene, moment: &'static str, command: &[&str]) -> Result<()> {
+    let fermata = scene.fermata();
+    let (halt, runs) = (Halt::at(scene, moment)?, Halt::at(scene, "resumed")?);
+    std::thread::scope(|scope| {
+        let cut_off = scope.spawn(|| fermata.call(command));
+        let killed = halt.wait().and_then(|_| scene.kill_daemon());
+        drop(halt);
+        let cut_off = cut_off.join().map_err(|_| anyhow!("command's thread"))?;
+        killed.and(cut_off)
+    })?;
+    // The question starts it.
+    fermata.session("ranks")?;
+    runs.wait()?;
+    goes_on(scene, 0)?;
+    goes_on(scene, 1)?;
+    drop(runs);
+    let session = scene.wait_back("ranks")?;
+    ensure!(session.processes.len() == RANKS.len(), "{session:?}");
+    Ok(())
+}
+
+#[test]
+fn ranks_that_a_daemon_has_left_in_a_stop_go_on_at_one_moment() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start(&scene, "ranks", &[])?;
+    let image = fermata.image("cut");
+    let image = image.to_str().context("a path")?;
+    next_daemon_wakes_all(&scene, "dump", &["checkpoint", "ranks", "-o", image])?;
+    fermata.checkpoint("ranks", "image", Mode::Stop)?;
+    fermata.kill("ranks")?;
+    restore(&scene, "image", "again")?;
+    goes_on(&scene, 0)?;
+    goes_on(&scene, 1)?;
+    fermata.kill("again")?;
+    scene.close()
+}
+
+#[test]
+fn ranks_that_a_daemon_has_left_in_a_resumption_go_on_at_one_moment() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start(&scene, "ranks", &[])?;
+    fermata
+        .call(&["pause", "ranks"])?
+        .success("fermata pause")?;
+    next_daemon_wakes_all(&scene, "resume-noted", &["resume", "ranks"])?;
+    fermata.checkpoint("ranks", "image", Mode::Stop)?;
+    fermata.kill("ranks")?;
+    scene.close()
+}
+
 #[test]
 fn a_rank_that_ends_during_the_stop_is_no_harm_to_the_others() -> Result<()> {
     for moment in ["parked", "detached", "dump"] {
@@ -80,18 +195,7 @@ fn a_rank_that_ends_during_the_stop_is_no_harm_to_the_others() -> Result<()> {
         let fermata = scene.fermata();
         start(&scene, "ranks", &[])?;
         let victim = look_up(large(&scene, "ranks")?).context("no such process")?;
-        let halt = Halt::at(&scene, moment)?;
-        let attempt = std::thread::scope(|scope| {
-            let attempt = scope.spawn(|| {
-                let image = fermata.image("cut");
-                let image = image.to_str().context("a path")?;
-                fermata.call(&["checkpoint", "ranks", "-o", image])
-            });
-            let killed = halt.wait().and_then(|_| kill_nine(&victim));
-            drop(halt);
-            let attempt = attempt.join().map_err(|_| anyhow!("checkpoint thread"))?;
-            killed.and(attempt)
-        })?;
+        let attempt = killed_at(&scene, moment, &[victim])?;
         goes_on(&scene, 0)?;
         wait_until("one process is left", || {
             Ok(fermata.session("ranks")?.processes.len() == 1)

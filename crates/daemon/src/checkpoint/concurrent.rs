@@ -16,11 +16,11 @@ use fermata_control::user::{Checkpoint, Mode, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 use parking_lot::Mutex;
 
-use super::finish::bring_back;
 use super::halt::workers_of;
 use super::parts::Parts;
 use super::sum::{Progress, longest, sum};
 use super::taking::Taking;
+use crate::bring_back::bring_back;
 use crate::failure::{OrFail, Result, fail};
 use crate::host::HostCopy;
 use crate::parallel::{all_at_once, each_at_once};

@@ -1,32 +1,25 @@
 //! The end of a checkpoint: the program goes on, what was read is written, and the draft becomes an image.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::user::{Checkpointed, SessionState, Then, Totals};
+use fermata_control::user::{Checkpointed, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use parking_lot::Mutex;
 use rustix::process::Signal;
-use tracing::{error, warn};
+use tracing::warn;
 
-use super::halt::Parked;
 use super::image::{describe, folder_bytes};
 use super::parts::Parts;
 use super::sum::{Progress, sum};
 use super::taking::Taking;
-use crate::attach::{Reattached, go_on, reject, rejoin};
-use crate::daemon::Daemon;
+use crate::bring_back::{Parked, bring_back};
 use crate::failure::{Hint, Result, fail, from_store};
-use crate::parallel::{all_at_once, each_at_once};
+use crate::parallel::all_at_once;
 use crate::progress::Report;
-use crate::session::Detached;
-use crate::session::Session;
-use crate::worker::{Worker, unexpected};
+use crate::worker::unexpected;
 
 /// How long hashing and syncing what a worker has read may take.
 const FINISH_TIME: Duration = Duration::from_secs(600);
-/// How long a process may take to end that is ending: what belongs to it goes first.
-const LAST_MOMENT: Duration = Duration::from_millis(500);
 /// How long the end of a program that is stopped for good may take.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
@@ -163,43 +156,4 @@ pub(crate) fn finished(parked: &[Parked], report: &mut Report<'_>) -> Result<Tot
     };
     let parked = parked.iter().enumerate().collect();
     Ok(sum(all_at_once(parked, "finish", finish)?))
-}
-
-/// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
-/// that they do not stand still for ever. One that has ended meanwhile is no longer of the session; the others go on.
-pub(crate) fn bring_back(
-    daemon: &Arc<Daemon>,
-    session: &Arc<Session>,
-    parked: &[Parked],
-) -> Result<()> {
-    let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
-    let back = go_on(each_at_once(parked.iter().collect(), "reattach", back));
-    let all_ended = parked.iter().all(|it| !it.detached.process.alive());
-    for (it, back) in parked.iter().zip(back) {
-        match back {
-            Err(failure) if all_ended || it.detached.process.alive() => return Err(failure),
-            Err(_) => session.agent_gone(it.detached.process),
-            Ok(()) => {}
-        }
-    }
-    session.set_state(SessionState::Running);
-    Ok(())
-}
-
-fn bring_one_back(
-    daemon: &Arc<Daemon>,
-    session: &Arc<Session>,
-    worker: &Arc<Worker>,
-    detached: Detached,
-) -> Result<Reattached> {
-    let failure = match rejoin(daemon, session, worker, detached) {
-        Ok(reattached) => return Ok(reattached),
-        Err(failure) => failure,
-    };
-    if !detached.process.ends_within(LAST_MOMENT) {
-        let message = &failure.message;
-        error!(session = %session.name, "`{}` cannot go on: {message}", session.name);
-        reject(daemon, session, detached, &failure.message);
-    }
-    Err(failure)
 }

@@ -3,16 +3,8 @@
 use std::sync::Arc;
 
 use crate::phases::Phases;
-use crate::session::{Detached, Served, Session};
+use crate::session::{Served, Session};
 use crate::worker::Worker;
-
-/// A process that stands still, and its worker.
-pub(crate) struct Parked {
-    /// The worker.
-    pub(crate) worker: Arc<Worker>,
-    /// Where the process waits.
-    pub(crate) detached: Detached,
-}
 
 /// A session whose processes are being parked.
 #[derive(Clone, Copy)]

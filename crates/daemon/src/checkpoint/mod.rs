@@ -34,9 +34,9 @@ use fermata_control::worker::{FailureKind, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use tracing::info;
 
-pub(crate) use self::finish::{bring_back, finished};
+pub(crate) use self::finish::finished;
+pub(crate) use self::halt::Halt;
 use self::halt::workers_of;
-pub(crate) use self::halt::{Halt, Parked};
 pub(crate) use self::image::devices_of;
 use self::image::{check_space, target};
 use self::parts::Parts;

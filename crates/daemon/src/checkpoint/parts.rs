@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fermata_control::user::{Mode, Totals, Waited};
 
-use super::halt::Parked;
+use crate::bring_back::Parked;
 use crate::host::{HostCopy, HostPages};
 use crate::paused_data::Entry;
 use crate::record::Record;

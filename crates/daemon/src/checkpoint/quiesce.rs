@@ -9,10 +9,11 @@ use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
 
-use super::halt::{Halt, Parked, workers_of};
+use super::halt::{Halt, workers_of};
 use super::settled::{self, Settled, parts_of};
 use super::sum::{Progress, sum};
 use crate::agent::Agent;
+use crate::bring_back::Parked;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;

@@ -7,10 +7,10 @@ use fermata_control::user::{Mode, Waited};
 use fermata_control::worker::FailureKind;
 use parking_lot::Mutex;
 
-use super::halt::Parked;
 use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
+use crate::bring_back::Parked;
 use crate::failure::{Result, fail};
 use crate::host::HostCopy;
 use crate::parallel::{beside, joined};

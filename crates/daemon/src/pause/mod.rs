@@ -23,7 +23,8 @@ use tracing::info;
 
 pub use self::resume::{park_again, resume, revive, waits, watch};
 use crate::attach::share;
-use crate::checkpoint::{Halt, Parked, bring_back, devices_of, finished};
+use crate::bring_back::{Parked, bring_back};
+use crate::checkpoint::{Halt, devices_of, finished};
 use crate::on_demand;
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;

@@ -102,24 +102,32 @@ fn paused(session: &Session) -> Result<Entry> {
     Err(fail(FailureKind::User, message).hint("`fermata ps` shows how sessions stand"))
 }
 
-/// Gives a parked process another worker, whose own has died with the daemon that resumed it.
-///
-/// # Errors
-/// Why not; the process is parked still, or has ended.
-pub fn revive(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Detached) -> Result<()> {
+/// Gives parked processes other workers, whose own have died with the daemon that resumed them, and lets them go on, all at
+/// one moment. The answer is which could not, and why: each of them is parked still, or has ended.
+pub fn revive(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    parked: Vec<Detached>,
+) -> Vec<(Detached, Failure)> {
     let entry = session.lock().entry.clone().filter(|it| it.complete);
     let none = || fail(FailureKind::Internal, "its data is in no entry");
-    let back = Return {
-        daemon,
-        session,
-        entry: entry.ok_or_else(none)?,
-        pace: Pace::Certain,
-        phases: Phases::start(),
-    };
-    let driver = back.driver()?;
+    let begun = entry.ok_or_else(none).and_then(|entry| {
+        let back = Return {
+            daemon,
+            session,
+            entry,
+            pace: Pace::Certain,
+            phases: Phases::start(),
+        };
+        let driver = back.driver()?;
+        Ok((back, driver))
+    });
     let mut silent = |_: &str, _, _| {};
     let report: &mut Report<'_> = &mut silent;
-    back.one(&driver, detached, &Mutex::new(report))
+    match begun {
+        Ok((back, driver)) => back.some(&driver, parked, &Mutex::new(report)),
+        Err(failure) => parked.into_iter().map(|it| (it, failure.clone())).collect(),
+    }
 }
 
 /// A session none of whose processes could be brought back is paused as before; false if there is nothing to go back to.
@@ -203,15 +211,8 @@ impl Return<'_> {
             return Err(self.back_to_pause(&ready, failure));
         }
         moments::pass("resume-noted");
-        let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
-        let come = self.phases.time("reattach", || {
-            go_on(each_at_once(ready, "attach", |it| self.attach(it)))
-        });
-        let failed = places.into_iter().zip(come);
-        let failed: Vec<(Detached, Failure)> = failed
-            .filter_map(|(place, come)| Some((place, come.err()?)))
-            .filter(|(place, _)| place.process.alive())
-            .collect();
+        let mut failed = self.phases.time("reattach", || self.run(ready));
+        failed.retain(|(place, _)| place.process.alive());
         if !failed.is_empty() {
             self.recover(failed, &driver, &report)?;
         }
@@ -310,19 +311,44 @@ impl Return<'_> {
             .inspect_err(|_| worker.end())
     }
 
-    /// One process alone.
-    fn one(
+    /// Lets processes go on with their workers, all at one moment; which could not, and why.
+    fn run(&self, ready: Vec<Ready>) -> Vec<(Detached, Failure)> {
+        let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
+        let come = go_on(each_at_once(ready, "attach", |it| self.attach(it)));
+        let failed = places.into_iter().zip(come);
+        failed
+            .filter_map(|(place, come)| Some((place, come.err()?)))
+            .collect()
+    }
+
+    /// Brings back as many of these processes as possible; which could not, and why.
+    fn some(
         &self,
         driver: &Driver,
-        detached: Detached,
+        waiting: Vec<Detached>,
         report: &Mutex<&mut Report<'_>>,
-    ) -> Result<()> {
-        let ready = self.ready(driver, detached, report)?;
-        let noted = self.note(std::slice::from_ref(&ready));
-        noted.inspect_err(|_| ready.1.end())?;
-        go_on(vec![self.attach(ready)])
-            .into_iter()
-            .collect::<Result<()>>()
+    ) -> Vec<(Detached, Failure)> {
+        let_wait(self.session);
+        let loaded = each_at_once(waiting.clone(), "resume", |it| {
+            self.ready(driver, it, report)
+        });
+        let (mut ready, mut failed) = (Vec::new(), Vec::new());
+        for (detached, loaded) in waiting.into_iter().zip(loaded) {
+            match loaded {
+                Ok(loaded) => ready.push(loaded),
+                Err(failure) => failed.push((detached, failure)),
+            }
+        }
+        if ready.is_empty() {
+            return failed;
+        }
+        if let Err(failure) = self.note(&ready) {
+            end_all(ready.iter().map(|it| &it.1));
+            failed.extend(ready.into_iter().map(|it| (it.0, failure.clone())));
+            return failed;
+        }
+        failed.extend(self.run(ready));
+        failed
     }
 
     /// None of the processes goes on.
@@ -334,7 +360,7 @@ impl Return<'_> {
         }
     }
 
-    /// Some processes have not come back: if none has, the session is paused as before. Else each of them is tried once
+    /// Some processes have not come back: if none has, the session is paused as before. Else they are tried once
     /// more, and told if that is in vain: those that run cannot wait for it.
     fn recover(
         &self,
@@ -359,18 +385,22 @@ impl Return<'_> {
         {
             return Err(stays_paused(self.session, failure.clone()));
         }
-        for (detached, first) in waiting {
+        for (detached, first) in &waiting {
             warn!(
                 session = %self.session.name,
                 "`{}`: process {} is tried once more: {}",
                 self.session.name, detached.process.pid, first.message
             );
-            if let Err(failure) = self.one(driver, detached, report) {
-                reject(self.daemon, self.session, detached, &failure.message);
-                return Err(failure);
-            }
         }
-        Ok(())
+        let waiting = waiting.into_iter().map(|it| it.0).collect();
+        let failed = self.some(driver, waiting, report);
+        for (detached, failure) in &failed {
+            reject(self.daemon, self.session, *detached, &failure.message);
+        }
+        match failed.into_iter().next() {
+            Some((_, failure)) => Err(failure),
+            None => Ok(()),
+        }
     }
 }
 

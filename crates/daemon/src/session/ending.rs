@@ -14,7 +14,7 @@ use fermata_control::user::{ArrivalStand, SessionState};
 use fermata_control::worker::FailureKind;
 use rustix::process::{Pid, Signal};
 
-use super::{Inner, Locked, Session};
+use super::{Inner, Locked, Member, Session};
 use crate::failure::{Result, fail};
 use crate::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -33,11 +33,21 @@ const TURN: Duration = Duration::from_millis(5);
 const END_TIME: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// The agent's process has ended, or uses CUDA no more.
+    /// The agent's connection has ended: its process has, or uses CUDA no more. Of one that is parked that says nothing.
     pub fn agent_gone(&self, process: ProcessId) {
+        self.part_from(process, |member| member.agent.is_none());
+    }
+
+    /// A process has ended, parked or not.
+    pub fn process_gone(&self, process: ProcessId) {
+        self.part_from(process, |_| false);
+    }
+
+    /// A process is of the session no longer, unless `stays` says otherwise, nor is its worker.
+    fn part_from(&self, process: ProcessId, stays: impl Fn(&Member) -> bool) {
         let other = |inner: &Inner| {
             let member = inner.members.iter().find(|it| it.process == process);
-            member.is_none_or(|it| it.agent.is_none())
+            member.is_none_or(&stays)
         };
         let Some(mut inner) = self.unless_lost(other) else {
             return;

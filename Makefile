@@ -52,6 +52,7 @@ programs: deps libs
 check: deps
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	$(CARGO) xtask check
 
 test: PROFILE := dev

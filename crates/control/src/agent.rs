@@ -31,7 +31,7 @@ pub enum FromAgent {
         pid: u32,
         /// The session's token, from the environment or the wake block.
         token: String,
-        /// Address of the [`WakeBlock`] in the program.
+        /// Address of the [`wake_block`] in the program.
         wake_block: u64,
         /// Whether this follows a detachment (checkpoint or restore).
         reattach: bool,
@@ -72,7 +72,7 @@ pub enum FromAgent {
         pid: u32,
         /// The session's token.
         token: String,
-        /// Address of the [`WakeBlock`] in the program.
+        /// Address of the [`wake_block`] in the program.
         wake_block: u64,
     },
 }

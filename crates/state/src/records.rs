@@ -22,7 +22,7 @@
 //! | 2 | the modules that are kept |
 //! | 1 | [`Session::deferred`] |
 //!
-//! A module image of at least [`STORED_FROM`](crate::STORED_FROM) bytes is not part of the body: it is a buffer of the
+//! A module image of at least [`STORED_FROM`] bytes is not part of the body: it is a buffer of the
 //! image's chunk table, without gaps, and the list says which. Bodies up to version 6 hold every image.
 //!
 //! A body must end with the file. What is read has passed the checksum and every rule that a live session

@@ -8,7 +8,7 @@ use super::{Launch, StreamRef};
 /// which kernels libraries choose; so numbers are as the program gave them, sensible or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Occupancy<'a> {
-    /// Blocks on a multiprocessor: [`ReplyBody::U64`].
+    /// Blocks on a multiprocessor: `ReplyBody::U64`.
     Blocks {
         /// Threads of a block.
         block: i32,
@@ -17,7 +17,7 @@ pub enum Occupancy<'a> {
         /// `CUoccupancy_flags`.
         flags: u32,
     },
-    /// Blocks of a grid that fills the device, and threads of a block: [`ReplyBody::Pair`].
+    /// Blocks of a grid that fills the device, and threads of a block: `ReplyBody::Pair`.
     BlockSize {
         /// Dynamic shared memory of a block.
         shared: SharedOf,
@@ -26,16 +26,16 @@ pub enum Occupancy<'a> {
         /// `CUoccupancy_flags`.
         flags: u32,
     },
-    /// Bytes of dynamic shared memory that each block may have: [`ReplyBody::U64`].
+    /// Bytes of dynamic shared memory that each block may have: `ReplyBody::U64`.
     SharedMemory {
         /// Blocks on a multiprocessor.
         blocks: i32,
         /// Threads of a block.
         block: i32,
     },
-    /// Clusters on the device for a launch without parameters in a stream: [`ReplyBody::U64`].
+    /// Clusters on the device for a launch without parameters in a stream: `ReplyBody::U64`.
     Clusters(#[serde(borrow)] Launch<'a>, StreamRef),
-    /// Blocks of the largest cluster for a launch without parameters in a stream: [`ReplyBody::U64`].
+    /// Blocks of the largest cluster for a launch without parameters in a stream: `ReplyBody::U64`.
     ClusterSize(#[serde(borrow)] Launch<'a>, StreamRef),
 }
 

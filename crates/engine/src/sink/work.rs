@@ -50,7 +50,7 @@ pub(super) enum Content {
     Image(ImageBytes),
 }
 
-/// A buffer that goes back to its flow by [`Flow::give_back`].
+/// A buffer that the flow lends and gets back.
 pub(super) type OwnBuffer = AlignedBuf;
 
 impl Job {

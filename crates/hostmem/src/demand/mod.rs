@@ -13,7 +13,7 @@
 //! discarded memory, which splits mappings, and ends at an error, whereupon the kernel shows zeros to the program.
 //!
 //! The kernel shows zeros in place of missing pages as soon as nothing holds a userfaultfd any more. So a second process
-//! holds each of them, and ends the program if the first one dies ([`hold`]).
+//! holds each of them, and ends the program if the first one dies ([`hold()`]).
 //!
 //! **Order.** The kernel reports page faults before events, whichever came first, and what a program has done to its memory
 //! may be undone before it is reported. It refuses (`EAGAIN`) every page while an event has not been read. So events are

@@ -69,7 +69,7 @@ enum Source {
 }
 
 impl Server {
-    /// Listens at `socket`, a path of at most 100 bytes, for a CRIU that restores from `dir`; `holder` leads to [`super::hold`].
+    /// Listens at `socket`, a path of at most 100 bytes, for a CRIU that restores from `dir`; `holder` leads to [`super::hold()`].
     ///
     /// # Errors
     /// The socket cannot be made.

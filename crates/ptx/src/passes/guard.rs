@@ -26,7 +26,7 @@ use crate::ast::{Function, Item, Linkage, Module, Space, Statement, Type, Variab
 pub const TABLE_HEADER_BYTES: u64 = 32;
 
 /// The instrumented form of a module, with the kernels that `wanted` picks. Its variables are still its own: see
-/// [`bind`](super::bind).
+/// [`super::bind()`].
 ///
 /// # Errors
 /// No kernel of the module can be instrumented. Single kernels that cannot are named in the answer; for those,

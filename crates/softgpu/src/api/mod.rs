@@ -1,6 +1,6 @@
 //! The exported functions of `libcuda.so.1`, by subject.
 //!
-//! A body returns a [`crate::error::Result`]; [`guard`] turns it into a result code and lets no panic out
+//! A body returns a `Result`; `guard` turns it into a result code and lets no panic out
 //! to the program. Variants for per-thread default streams and functions that are not supported are
 //! generated from the API table.
 

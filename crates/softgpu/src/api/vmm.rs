@@ -16,7 +16,7 @@ use crate::memory::{GRANULARITY, Kind, Physical, Protection};
 /// Device number of host memory.
 const HOST: i32 = -1;
 
-/// The device a location names, or [`HOST`].
+/// The device a location names, or -1 for host memory.
 pub fn device_of(location: &cu::CUmemLocation) -> Result<i32> {
     match location.type_ {
         cu::CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver()?.device(location.id)?.ordinal),

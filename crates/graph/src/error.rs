@@ -1,6 +1,6 @@
 //! What can be wrong with a graph.
 
-use crate::NodeId;
+use crate::model::NodeId;
 
 /// Why an operation on a graph was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

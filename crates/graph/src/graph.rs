@@ -6,51 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
-use crate::{GraphError, KernelNode, NodeKind};
-
-/// A node's name within its graph and the graph's clones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NodeId(pub u64);
-
-/// Ports and type of an edge, as CUDA numbers them; zeros mean a full dependency.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct EdgeData {
-    /// Port the edge leaves from.
-    pub from_port: u8,
-    /// Port it enters.
-    pub to_port: u8,
-    /// Type of the dependency.
-    pub kind: u8,
-}
-
-/// A dependency of one node on another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Edge {
-    /// Runs first.
-    pub from: NodeId,
-    /// Runs after it.
-    pub to: NodeId,
-    /// Ports and type.
-    pub data: EdgeData,
-}
-
-/// A node: what it does and what it waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// What it does.
-    pub kind: NodeKind,
-    /// What it waits for, in the order it was said.
-    pub dependencies: Vec<(NodeId, EdgeData)>,
-}
-
-/// A CUDA graph.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Graph {
-    nodes: BTreeMap<NodeId, Node>,
-    next: u64,
-}
+use crate::error::GraphError;
+use crate::model::{Edge, EdgeData, Graph, Node, NodeId, NodeKind};
+use crate::node::KernelNode;
 
 impl Graph {
     /// An empty graph.

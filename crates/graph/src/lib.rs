@@ -9,13 +9,12 @@ pub mod copy;
 pub mod dot;
 mod error;
 mod graph;
+mod model;
 pub mod node;
 pub mod update;
 
 pub use capture::{CaptureError, CaptureMode, CaptureStatus, Captures, StreamKey, Waited};
 pub use copy::{Copy, CopyEnd, Place};
 pub use error::GraphError;
-pub use graph::{Edge, EdgeData, Graph, Node, NodeId};
-pub use node::{
-    HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemOp, MemOpKind, MemsetNode, NodeKind,
-};
+pub use model::{Edge, EdgeData, Graph, Node, NodeId, NodeKind};
+pub use node::{HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemOp, MemOpKind, MemsetNode};

@@ -1,8 +1,6 @@
-//! The kinds of graph nodes with everything they need, owned.
+//! The parameters of graph nodes, owned.
 
 use serde::{Deserialize, Serialize};
-
-use crate::{Copy, Graph};
 
 /// A launch attribute as CUDA passes it: its id and the 64 bytes of the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,78 +91,4 @@ pub struct MemOp {
     pub flags: u32,
     /// 64-bit rather than 32-bit.
     pub wide: bool,
-}
-
-/// What a node does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodeKind {
-    /// Launch a kernel.
-    Kernel(KernelNode),
-    /// Copy memory.
-    Memcpy(Copy),
-    /// Fill memory.
-    Memset(MemsetNode),
-    /// Call the program.
-    Host(HostCall),
-    /// Run another graph.
-    ChildGraph(Box<Graph>),
-    /// Nothing; joins edges.
-    Empty,
-    /// Wait for an event, by handle.
-    EventWait(u64),
-    /// Record an event, by handle.
-    EventRecord(u64),
-    /// Allocate memory.
-    MemAlloc(MemAllocNode),
-    /// Free memory of an allocation node, by address.
-    MemFree(u64),
-    /// Waits and writes of words, in order.
-    BatchMemOp(Vec<MemOp>),
-}
-
-impl NodeKind {
-    /// The kind's name, for messages and drawings.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Kernel(_) => "kernel",
-            Self::Memcpy(_) => "memcpy",
-            Self::Memset(_) => "memset",
-            Self::Host(_) => "host",
-            Self::ChildGraph(_) => "child graph",
-            Self::Empty => "empty",
-            Self::EventWait(_) => "event wait",
-            Self::EventRecord(_) => "event record",
-            Self::MemAlloc(_) => "memory allocation",
-            Self::MemFree(_) => "memory free",
-            Self::BatchMemOp(_) => "batch memory operation",
-        }
-    }
-
-    /// CUDA's number for the kind (`CU_GRAPH_NODE_TYPE_*`).
-    pub fn cuda_type(&self) -> u32 {
-        use fermata_abi::sys::driver as cu;
-        match self {
-            Self::Kernel(_) => cu::CU_GRAPH_NODE_TYPE_KERNEL,
-            Self::Memcpy(_) => cu::CU_GRAPH_NODE_TYPE_MEMCPY,
-            Self::Memset(_) => cu::CU_GRAPH_NODE_TYPE_MEMSET,
-            Self::Host(_) => cu::CU_GRAPH_NODE_TYPE_HOST,
-            Self::ChildGraph(_) => cu::CU_GRAPH_NODE_TYPE_GRAPH,
-            Self::Empty => cu::CU_GRAPH_NODE_TYPE_EMPTY,
-            Self::EventWait(_) => cu::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-            Self::EventRecord(_) => cu::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-            Self::MemAlloc(_) => cu::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-            Self::MemFree(_) => cu::CU_GRAPH_NODE_TYPE_MEM_FREE,
-            Self::BatchMemOp(_) => cu::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-        }
-    }
-
-    /// Whether both are of one kind, whatever their parameters.
-    pub fn same_kind(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-
-    /// Whether it allocates or frees memory: such graphs have one instance and no clones.
-    pub fn is_memory(&self) -> bool {
-        matches!(self, Self::MemAlloc(_) | Self::MemFree(_))
-    }
 }

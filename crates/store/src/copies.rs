@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::file_key::FileKey;
 use crate::format::PackId;
 use crate::index::Pack;
-use crate::pack::FileKey;
 use crate::{cache, sync};
 
 /// Files that are open at most: see `index`.

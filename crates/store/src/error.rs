@@ -201,3 +201,11 @@ impl StoreError {
         })
     }
 }
+
+/// A [`StoreError::Damaged`].
+pub(crate) fn damaged<T>(path: &Path, what: &str) -> Result<T> {
+    Err(StoreError::Damaged {
+        path: path.into(),
+        what: what.into(),
+    })
+}

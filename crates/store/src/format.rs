@@ -8,6 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::direct::{BLOCK, blocks};
+use crate::error::damaged;
 use crate::{ChunkId, MAX_CHUNK_BYTES, Result, StoreError};
 
 /// First bytes of a pack.
@@ -219,14 +220,6 @@ pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
             known: STORE_VERSION,
         }),
     }
-}
-
-/// A [`StoreError::Damaged`].
-pub(crate) fn damaged<T>(path: &Path, what: &str) -> Result<T> {
-    Err(StoreError::Damaged {
-        path: path.into(),
-        what: what.into(),
-    })
 }
 
 #[cfg(test)]

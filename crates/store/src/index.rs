@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::format::{IndexFile, PackId};
-use crate::{ChunkId, Result, StoreError, direct, format, sync};
+use crate::{ChunkId, Result, StoreError, direct, error, sync};
 
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
@@ -57,7 +57,7 @@ impl Pack {
             false => sync::open_checked(&self.path, OFlags::empty(), "open pack"),
         };
         let file = Arc::new(match opened {
-            Err(e) if e.is_missing() => return format::damaged(&self.path, "it is missing"),
+            Err(e) if e.is_missing() => return error::damaged(&self.path, "it is missing"),
             other => other?,
         });
         *slot = Some(Arc::clone(&file));
@@ -123,7 +123,7 @@ impl Index {
     /// Brings `old` up to date with the folders; the same when nothing has changed.
     pub(crate) fn refresh(old: &Arc<Self>, index: &Path, packs: &Path) -> Result<Arc<Self>> {
         let present = match list(index, "idx") {
-            Err(e) if e.is_missing() => return format::damaged(index, "the folder is missing"),
+            Err(e) if e.is_missing() => return error::damaged(index, "the folder is missing"),
             other => other?,
         };
         let known = |id: &PackId| old.packs.contains_key(id) || old.damage.contains_key(id);

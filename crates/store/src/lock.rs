@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{Result, StoreError, format, sync};
+use crate::{Result, StoreError, error, sync};
 
 const POLL: Duration = Duration::from_millis(10);
 
@@ -47,13 +47,13 @@ pub(crate) fn file(path: &Path, kind: Kind, wait: Duration) -> Result<Option<Gua
     };
     let fd = match fd {
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
-            return format::damaged(path, "it is not a regular file");
+            return error::damaged(path, "it is not a regular file");
         }
         other => other.map_err(|e| StoreError::io("open lock", path, 0, e))?,
     };
     let stat = rustix::fs::fstat(&fd).map_err(|e| StoreError::io("examine", path, 0, e))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return format::damaged(path, "it is not a regular file");
+        return error::damaged(path, "it is not a regular file");
     }
     let (is, own) = (
         Mode::from_raw_mode(stat.st_mode),

@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::file_key::FileKey;
 use crate::format::PackId;
 use crate::image::ChunkTable;
 use crate::index::Pack;
-use crate::pack::FileKey;
 use crate::{ChunkId, Result, Store, StoreError, index};
 
 const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];

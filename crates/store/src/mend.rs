@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::direct::{self, BLOCK, blocks};
 use crate::format::PackHeader;
-use crate::{ChunkId, Result, Store, StoreError, format, sync};
+use crate::{ChunkId, Result, Store, StoreError, error, sync};
 
 impl Store {
     /// Writes the chunk's bytes where the index says that they are; its pack gets its length and its header
@@ -43,7 +43,7 @@ impl Store {
             .open(path)
             .map_err(io)?;
         if !file.metadata().map_err(io)?.is_file() {
-            return format::damaged(path, "it is not a regular file");
+            return error::damaged(path, "it is not a regular file");
         }
         file.set_permissions(Permissions::from_mode(0o600))
             .map_err(io)?;

@@ -11,30 +11,12 @@ use rustix::process::{Resource, getrlimit};
 use zerocopy::IntoBytes;
 
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
+use crate::file_key::FileKey;
 use crate::format::{IndexRecord, PackHeader, PackId};
 use crate::{ChunkId, Result, Store, StoreError, index, memory, sync};
 
 /// Space is asked of the file system in steps of this many bytes.
 const STEP: u64 = 256 << 20;
-
-/// Which file something is, whatever its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileKey {
-    /// `st_dev`.
-    pub device: u64,
-    /// `st_ino`.
-    pub inode: u64,
-}
-
-impl FileKey {
-    /// That of an open file.
-    pub fn of(stat: &rustix::fs::Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        }
-    }
-}
 
 /// Bytes of a pack that one chunk is for; no other chunk gets them while the writer lives.
 #[derive(Debug, Clone)]

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::copies::{Copies, Taken};
 use crate::direct::{self, BLOCK, blocks};
+use crate::file_key::FileKey;
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
-use crate::pack::FileKey;
 use crate::{ChunkId, Result, Store, StoreError, memory};
 
 /// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
@@ -45,6 +45,17 @@ impl Located {
     #[must_use]
     pub fn is_before(&self, next: &Self) -> bool {
         self.key == next.key && self.offset + u64::from(self.length) == next.offset
+    }
+}
+
+impl Store {
+    /// A reader of all chunks published so far. No collection can run until it is dropped.
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn reader(&self) -> Result<ChunkReader> {
+        let lock = self.share()?;
+        Ok(ChunkReader::new(self.clone(), self.refresh()?, lock))
     }
 }
 

@@ -1,46 +1,8 @@
-//! How much a file system still takes: asked before much is written, and told when it was too little.
-
-use std::path::Path;
+//! Whether a store has room for what is about to be written.
 
 use crate::direct::blocks;
+use crate::left::Left;
 use crate::{Result, Store, StoreError};
-
-/// What a file system has left for this user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
-    /// Bytes.
-    pub bytes: u64,
-    /// Files and folders; `None` where they are not counted.
-    pub files: Option<u64>,
-}
-
-impl Left {
-    /// That of the file system of `path`, or of where it will be made.
-    pub fn of(path: &Path) -> Option<Self> {
-        let there = path.ancestors().find(|it| it.exists())?;
-        let stat = rustix::fs::statvfs(there).ok()?;
-        Some(Self {
-            bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-            files: (stat.f_files > 0).then_some(stat.f_favail),
-        })
-    }
-
-    /// The end of a message about something that needed `needed` bytes.
-    pub(crate) fn text(left: &Option<Self>, needed: u64) -> String {
-        let need = match needed {
-            0 => String::new(),
-            n => format!("{n} bytes more are needed, "),
-        };
-        match left {
-            None => format!("{need}the file system has none"),
-            Some(Self { files: Some(0), .. }) => {
-                format!("{need}the file system takes no more files")
-            }
-            // Others may have freed some since, and a quota is not seen here.
-            Some(left) => format!("{need}its file system has {} bytes left", left.bytes),
-        }
-    }
-}
 
 impl Store {
     /// Refuses when there is no room for chunks of these lengths, before the first is written. That there is

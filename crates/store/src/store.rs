@@ -20,9 +20,7 @@ use parking_lot::Mutex;
 use crate::image::ChunkTable;
 use crate::index::{self, Index};
 use crate::lock::{self, Guard, Kind};
-use crate::reader::ChunkReader;
-use crate::writer::{PackWriter, WriteOptions};
-use crate::{Result, StoreError, format, sync};
+use crate::{Result, StoreError, error, format, sync};
 
 const VERSION_TEXT: &str = "fermata store 1\n";
 /// How long a writer or reader waits for a collection to end, unless it is told otherwise.
@@ -84,37 +82,6 @@ impl Store {
     /// The store's folder, absolute.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
-    }
-
-    /// Starts writing with [`WriteOptions::default`].
-    ///
-    /// # Errors
-    /// `Locked` while a collection runs.
-    pub fn begin(&self) -> Result<PackWriter> {
-        self.begin_with(WriteOptions::default())
-    }
-
-    /// Starts writing.
-    ///
-    /// # Errors
-    /// `Locked` while a collection runs.
-    pub fn begin_with(&self, options: WriteOptions) -> Result<PackWriter> {
-        let lock = self.share()?;
-        Ok(PackWriter::new(
-            self.clone(),
-            self.refresh()?,
-            lock,
-            options,
-        ))
-    }
-
-    /// A reader of all chunks published so far. No collection can run until it is dropped.
-    ///
-    /// # Errors
-    /// `Locked` while a collection runs.
-    pub fn reader(&self) -> Result<ChunkReader> {
-        let lock = self.share()?;
-        Ok(ChunkReader::new(self.clone(), self.refresh()?, lock))
     }
 
     /// Whether all chunks of a table are here, as far as the index knows.
@@ -228,6 +195,6 @@ fn check_version(dir: &Path, text: &[u8]) -> Result<()> {
             found,
             known: 1,
         }),
-        _ => format::damaged(&path, "not the version line of a store"),
+        _ => error::damaged(&path, "not the version line of a store"),
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{Result, StoreError, format};
+use crate::{Result, StoreError, error};
 
 /// Mode of every folder that the store makes.
 pub(crate) const FOLDER_MODE: Mode = Mode::RWXU;
@@ -57,15 +57,15 @@ pub(crate) fn open_checked(path: &Path, flags: OFlags, op: &'static str) -> Resu
     let all = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, all, Mode::empty()) {
         Ok(file) => File::from(file),
-        Err(Errno::LOOP) => return format::damaged(path, "it is a symbolic link"),
+        Err(Errno::LOOP) => return error::damaged(path, "it is a symbolic link"),
         // A socket, or a device without a driver.
-        Err(Errno::NXIO) => return format::damaged(path, NOT_REGULAR),
+        Err(Errno::NXIO) => return error::damaged(path, NOT_REGULAR),
         Err(e) => return Err(StoreError::io(op, path, 0, e)),
     };
     let stat = rustix::fs::fstat(&file).map_err(|e| StoreError::io("examine", path, 0, e))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(file),
-        _ => format::damaged(path, NOT_REGULAR),
+        _ => error::damaged(path, NOT_REGULAR),
     }
 }
 

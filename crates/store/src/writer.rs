@@ -91,6 +91,30 @@ pub struct PackWriter {
     _lock: Option<Guard>,
 }
 
+impl Store {
+    /// Starts writing with [`WriteOptions::default`].
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn begin(&self) -> Result<PackWriter> {
+        self.begin_with(WriteOptions::default())
+    }
+
+    /// Starts writing.
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn begin_with(&self, options: WriteOptions) -> Result<PackWriter> {
+        let lock = self.share()?;
+        Ok(PackWriter::new(
+            self.clone(),
+            self.refresh()?,
+            lock,
+            options,
+        ))
+    }
+}
+
 impl PackWriter {
     pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard, options: WriteOptions) -> Self {
         let mut writer = Self::under_lock(store, options);

@@ -2,7 +2,7 @@
 //!
 //! | slot | arguments | what it does |
 //! | --- | --- | --- |
-//! | 1 | u32 version, u64 seconds since 1970, u64 answer[2] | signs |
+//! | 1 | u32 version, u64 seconds since 1970, `u64 answer[2]` | signs |
 //!
 //! The signature is an HMAC with MD2 (RFC 2104, RFC 1319) over:
 //!
@@ -22,8 +22,9 @@ use fermata_abi::sys::driver as sys;
 use hmac::{Hmac, KeyInit, Mac};
 use md2::Md2;
 
+use crate::driver::{Driver, Identity, call, put};
+use crate::runtime;
 use crate::slots::{Named, Table};
-use crate::{Driver, call, put, runtime};
 
 pub const ID: [u8; 16] = [
     0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
@@ -40,15 +41,6 @@ pub static TABLE: Table = Table::new::<Handshake>(3).with(1, sign as *const c_vo
 const KEY: [u8; 16] = [
     0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f,
 ];
-
-/// What a device is known by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// As `cuDeviceGetUuid_v2`.
-    pub uuid: [u8; 16],
-    /// Its PCI domain, bus and device.
-    pub pci: [i32; 3],
-}
 
 /// All that is signed but for the devices.
 struct Facts {

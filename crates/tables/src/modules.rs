@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 
 use fermata_abi::sys::driver as sys;
 
-use crate::call;
+use crate::driver::call;
 use crate::slots::{Named, Table};
 
 pub const ID: [u8; 16] = [

@@ -11,8 +11,8 @@ use core::ffi::c_void;
 
 use fermata_abi::sys::driver as sys;
 
+use crate::driver::{Result, call};
 use crate::slots::{Named, Table};
-use crate::{Result, call};
 
 pub use fermata_abi::PLACES_TABLE as ID;
 
@@ -20,15 +20,6 @@ struct PlacesTable;
 
 impl Named for PlacesTable {
     const ID: [u8; 16] = ID;
-}
-
-/// A byte for each pair of multiprocessors in both.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// The cluster of processors it is in.
-    pub clusters: Vec<u8>,
-    /// Its index therein.
-    pub indices: Vec<u8>,
 }
 
 pub static TABLE: Table = Table::new::<PlacesTable>(17)

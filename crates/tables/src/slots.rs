@@ -11,7 +11,7 @@ use core::ffi::c_void;
 
 use fermata_abi::sys::driver::{CUDA_ERROR_NOT_SUPPORTED, CUresult};
 
-use crate::{name, refuse};
+use crate::driver::{call, name, refuse};
 
 const ROWS: usize = 16;
 const COLUMNS: usize = 8;
@@ -104,5 +104,5 @@ extern "C" fn refusal<T: Named, const ROW: usize, const COLUMN: usize>() -> CUre
         ));
         Err(CUDA_ERROR_NOT_SUPPORTED)
     };
-    crate::call(|_| tell())
+    call(|_| tell())
 }

@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use fermata_abi::sys::driver as sys;
 use parking_lot::RwLock;
 
+use crate::driver::{Driver, Result, call, put};
 use crate::slots::{Named, Table};
-use crate::{Driver, Result, call, put};
 
 pub const ID: [u8; 16] = [
     0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93,

@@ -1,7 +1,10 @@
 //! The tables as a library sees them: through the addresses in their slots.
 
 use core::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use super::*;
 

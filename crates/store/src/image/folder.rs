@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::manifest::is_image;
 use super::open::BESIDE;
-use super::{Image, MANIFEST, MANIFEST_HASH, Manifest, registry};
+use super::{Image, MANIFEST_HASH, Manifest, registry};
 use crate::lock::{self, Kind};
 use crate::{Result, Store, StoreError, format, sync};
 
@@ -211,12 +212,6 @@ pub fn sweep_drafts(images_dir: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether a folder is an image, sound or not: what is in the place of its manifest does not matter.
-pub(super) fn is_image(folder: &Path) -> bool {
-    let mut names = [MANIFEST, MANIFEST_HASH].into_iter();
-    names.any(|name| folder.join(name).symlink_metadata().is_ok())
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {

@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::damaged;
+use crate::error::damaged;
 use crate::{Result, StoreError};
 
 /// The latest version of the manifest and of the image folder's layout: 2 has device parts of several processes.
@@ -372,6 +372,12 @@ fn stays_inside(path: &str) -> bool {
         && Path::new(path)
             .components()
             .all(|c| matches!(c, Component::Normal(_)))
+}
+
+/// Whether a folder is an image, sound or not: what is in the place of its manifest does not matter.
+pub(super) fn is_image(folder: &Path) -> bool {
+    let mut names = [MANIFEST, MANIFEST_HASH].into_iter();
+    names.any(|name| folder.join(name).symlink_metadata().is_ok())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::manifest::{
     in_part, part_name,
 };
 use super::table::ChunkTable;
-use crate::format::damaged;
+use crate::error::damaged;
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, sync};
 
@@ -39,7 +39,7 @@ pub struct Image {
 
 impl Image {
     /// Opens the image in `dir`. The manifest is checked bit by bit, other files for presence and
-    /// length; their content is checked by [`super::verify`] and, for the chunk table, by reading.
+    /// length; their content is checked by [`super::verify()`] and, for the chunk table, by reading.
     ///
     /// # Errors
     /// `NotFound`, `Newer`, `Damaged`.

@@ -11,8 +11,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::folder::is_image;
-use crate::format::damaged;
+use super::manifest::is_image;
+use crate::error::damaged;
 use crate::{Result, Store, StoreError, sync};
 
 /// What the names of an image's entries are made of.

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::{check_version, checksum, damaged};
+use crate::error::damaged;
+use crate::format::{check_version, checksum};
 use crate::{ChunkId, MAX_CHUNK_BYTES, Result, StoreError, sync};
 
 const MAGIC: [u8; 8] = *b"FERMCHNK";

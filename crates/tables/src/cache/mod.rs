@@ -19,7 +19,7 @@ use fermata_abi::sys::driver as sys;
 
 pub use store::{CodeCache, Entry};
 
-use crate::call;
+use crate::driver::call;
 use crate::places::allocate;
 use crate::slots::{Named, Table};
 

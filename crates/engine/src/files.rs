@@ -5,14 +5,16 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use fermata_state::{ImageBytes, Session, records};
-use fermata_store::image::{CHUNKS, ChunkTable, ChunkTableWriter};
+use fermata_state::{Session, records};
+use fermata_store::image::{BufferId, CHUNKS, ChunkTable, ChunkTableWriter};
 use fermata_store::{ChunkReader, StoreError, read_limited};
 
-use crate::{EngineError, stored};
+use crate::records::{Records, STATE};
+use crate::sink::Saved;
+use crate::{EngineError, Summary, stored};
 
-const STATE: &str = "state";
 /// The longest `state` file that is read.
 const MAX_STATE: u64 = 4 << 30;
 /// The longest `chunks` file that is read: 56 bytes for each of 76 million chunks.
@@ -41,41 +43,37 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
     write().map_err(file_error("write", path))
 }
 
-/// A session as the bytes of its `state` file, made while it stands still, and its long module images, which go to the
-/// store.
-pub(crate) struct Records {
-    bytes: Vec<u8>,
-    images: Vec<(u64, ImageBytes)>,
-}
-
-impl Records {
-    /// Encodes for the image folder `image`, which is only named in errors.
-    pub(crate) fn encode(image: &Path, session: &Session) -> Result<Self, EngineError> {
-        let encoded = records::encode(session).map_err(|source| EngineError::Record {
-            path: image.join(STATE),
-            source,
-        })?;
-        let records::Encoded { bytes, images } = encoded;
-        Ok(Self { bytes, images })
-    }
-
-    /// The long module images, by buffer number.
-    pub(crate) fn images(&self) -> &[(u64, ImageBytes)] {
-        &self.images
-    }
-}
-
 /// Writes both files into the image folder and syncs them.
-pub(crate) fn save(
-    image: &Path,
-    records: &Records,
-    table: &ChunkTableWriter,
-) -> Result<(), EngineError> {
+fn save(image: &Path, records: &Records, table: &ChunkTableWriter) -> Result<(), EngineError> {
     write(&image.join(CHUNKS), &table.encode())?;
-    write(&image.join(STATE), &records.bytes)?;
+    write(&image.join(STATE), records.bytes())?;
     File::open(image)
         .and_then(|folder| folder.sync_all())
         .map_err(file_error("sync", image))
+}
+
+/// Writes the image's files, which refer to chunks that are published already.
+///
+/// # Errors
+/// A file cannot be written.
+pub(crate) fn publish(
+    image: &Path,
+    records: &Records,
+    kept: &Saved,
+    session: Summary,
+    start: Instant,
+) -> Result<Summary, EngineError> {
+    let mut table = ChunkTableWriter::new();
+    for ((buffer, offset), (length, id)) in &kept.chunks {
+        table.push(BufferId(*buffer), *offset, *length, *id)?;
+    }
+    save(image, records, &table)?;
+    Ok(Summary {
+        chunks: kept.chunks.len() as u64,
+        written_bytes: kept.totals.new_bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        ..session
+    })
 }
 
 /// An image's folder, and the BLAKE3 that its manifest gives for the engine's files, 64 hexadecimal digits each.

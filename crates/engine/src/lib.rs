@@ -25,6 +25,7 @@ mod module_images;
 mod pipeline;
 mod places;
 pub mod protocol;
+mod records;
 pub mod restore;
 mod share;
 mod sink;

@@ -131,6 +131,15 @@ impl ChunkMap {
         map
     }
 
+    /// A map of everything on devices, of which nothing is known.
+    pub(crate) fn unknown(session: &Session, plan: &[Piece]) -> Self {
+        let watched = plan.iter().filter(|piece| piece.is_on_device());
+        let watched: Vec<_> = watched
+            .map(|piece| (*piece, Digest::Unknown, true))
+            .collect();
+        Self::new(session, &watched)
+    }
+
     fn find_aliases(&mut self, session: &Session) {
         let mut memories: BTreeMap<Handle, usize> = BTreeMap::new();
         for owned in session.buffers() {

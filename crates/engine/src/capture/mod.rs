@@ -12,6 +12,7 @@
 //! copies whatever has another digest in the stop than what it has copied ahead. A capture that was
 //! overtaken by a mis-speculation gives no image: [`Outcome::Overtaken`].
 
+mod aside;
 mod begin;
 mod checker;
 mod conductor;
@@ -27,6 +28,7 @@ mod shared;
 mod stopped;
 mod teach;
 mod timeline;
+mod tools;
 mod validation;
 mod watch;
 

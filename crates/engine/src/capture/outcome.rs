@@ -1,12 +1,19 @@
 //! How a capture ends, and what it has cost the program.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use fermata_abi::op::Handle;
 use fermata_terms::{Stall, Validation};
 
-use crate::Summary;
+use super::reference::Reference;
+use super::shared::Verdict;
+use super::validation;
+use crate::files::publish;
+use crate::records::Records;
 use crate::sink::Sink;
+use crate::{EngineError, Summary};
 
 /// What an image is made of.
 pub struct Image {
@@ -42,4 +49,88 @@ pub struct Ahead {
     pub(super) unexplained: BTreeSet<u64>,
     /// Kernels that may have.
     pub(super) suspects: Vec<Handle>,
+}
+
+/// What the thread needs to make an image of what it has copied.
+pub(super) struct Finish {
+    /// Its folder.
+    pub image: PathBuf,
+    /// The session.
+    pub records: Records,
+    /// Its totals.
+    pub summary: Summary,
+    /// When it was begun.
+    pub start: Instant,
+    /// What it is compared with.
+    pub reference: Option<Reference>,
+}
+
+/// What becomes of a sink whose pieces have been read.
+///
+/// # Errors
+/// There is no image, and nothing was copied that a stop could use.
+pub(super) fn conclude(
+    verdict: Verdict,
+    mut sink: Sink,
+    finish: Option<Finish>,
+) -> Result<Outcome, EngineError> {
+    let Verdict {
+        failure,
+        yielded,
+        stall,
+        validation,
+        launched,
+    } = verdict;
+    let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
+        let named: BTreeSet<u64> = validation.misses.iter().map(|miss| miss.buffer).collect();
+        let buffers = overtaken.into_iter().flatten().copied();
+        Ahead {
+            sink,
+            stall: stall.clone(),
+            overtaken: overtaken.is_some(),
+            unexplained: buffers.filter(|buffer| !named.contains(buffer)).collect(),
+            suspects: validation::suspects(
+                launched.iter().map(|(function, open)| (*function, *open)),
+            ),
+            validation: validation.clone().compared(),
+        }
+    };
+    let Some(finish) = finish else {
+        // Whatever has ended the copying ahead, the stop takes the rest, unless nothing can be written. What
+        // is written by then is not copied again.
+        if let Err(error) = sink.differing() {
+            // The first failure is the one to report.
+            return Err(failure.unwrap_or(error));
+        }
+        return Ok(Outcome::Ahead(ahead(sink, None)));
+    };
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let wrong = sink.differing()?;
+    let mut buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
+    if validation.fails() {
+        let missed = validation.misses.iter().map(|miss| miss.buffer);
+        buffers.extend(missed.filter(|buffer| *buffer != 0));
+    }
+    if yielded || validation.fails() || !buffers.is_empty() {
+        return Ok(Outcome::Overtaken(ahead(sink, Some(&buffers)), buffers));
+    }
+    sink.take_images(finish.records.images());
+    let kept = sink.close()?.finish()?;
+    if let Some(reference) = &finish.reference {
+        reference.compare(&kept.chunks)?;
+    }
+    let summary = publish(
+        &finish.image,
+        &finish.records,
+        &kept,
+        finish.summary,
+        finish.start,
+    )?;
+    Ok(Outcome::Complete(Image {
+        summary,
+        stall,
+        validation,
+    }))
 }

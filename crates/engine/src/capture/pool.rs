@@ -82,6 +82,11 @@ impl Drop for Place {
     }
 }
 
+/// The pool of a device, if it has one.
+pub(crate) fn of_device(pools: &mut [DevicePool], device: u32) -> Option<&mut DevicePool> {
+    pools.iter_mut().find(|pool| pool.device == device)
+}
+
 impl DevicePool {
     /// A pool at `place`, smaller than its addresses if the device has less free, even empty. Any thread may
     /// call it; its current context changes.

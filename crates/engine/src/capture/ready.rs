@@ -14,8 +14,9 @@ use fermata_store::{Store, moments};
 use parking_lot::Mutex;
 
 use super::checker;
-use super::map::{ChunkMap, Slot, device_of};
+use super::map::device_of;
 use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
+use super::tools::Tools;
 use super::validation::settle_on;
 use crate::access::Predictor;
 use crate::hashers::SharedHasher;
@@ -42,10 +43,7 @@ pub struct Wish {
 
 /// What can be made ready while the program runs. Dropped, it gives everything back.
 pub struct Prepared {
-    pub(super) way: Way,
-    pub(super) validation: Validation,
-    pub(super) sink: Sink,
-    pub(super) pools: Vec<DevicePool>,
+    tools: Tools,
     staging: Option<PinnedPool>,
     hashers: HashMap<u32, SharedHasher>,
 }
@@ -160,28 +158,33 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     let staging = sketch.reach.staging.clone();
     let sink = Sink::over(sketch.reach, sketch.tier, store)?;
     sink.stand_back();
-    let mut prepared = Prepared {
+    let mut tools = Tools {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
         validation: Validation::default(),
+        hurry: sink.hurry(),
         sink,
         pools: Vec::new(),
-        staging,
-        hashers: sketch.hashers,
     };
-    let vouch = |prepared: &mut Prepared| {
+    let vouch = |tools: &mut Tools| {
         let validate = sketch.wish.validate;
-        let (by, note) = settle_on(validate, prepared.way, &sketch.without);
-        (prepared.validation.by, prepared.validation.note) = (by, note);
+        let (by, note) = settle_on(validate, tools.way, &sketch.without);
+        (tools.validation.by, tools.validation.note) = (by, note);
     };
-    if prepared.way == Way::Recopy {
-        vouch(&mut prepared);
-        return Ok(prepared);
+    let hashers = sketch.hashers;
+    let prepared = |tools| Prepared {
+        tools,
+        staging,
+        hashers,
+    };
+    if tools.way == Way::Recopy {
+        vouch(&mut tools);
+        return Ok(prepared(tools));
     }
     let mut fits = true;
     for place in &sketch.places {
         fits &= room(&driver, place)? >= place.bytes;
     }
-    if prepared.way == Way::Snapshot && !fits {
+    if tools.way == Way::Snapshot && !fits {
         if sketch.wish.way.is_some() {
             let needed: u64 = sketch.bytes.values().sum();
             return Err(EngineError::Unsuitable(format!(
@@ -189,54 +192,38 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
                  needs less"
             )));
         }
-        prepared.way = Way::Cow;
+        tools.way = Way::Cow;
         for place in &mut sketch.places {
             place.bytes = place
                 .bytes
                 .min(sketch.wish.pool_bytes.next_multiple_of(PAGE));
         }
     }
-    vouch(&mut prepared);
+    vouch(&mut tools);
     for place in sketch.places {
-        prepared.pools.push(DevicePool::new(&driver, place)?);
+        tools.pools.push(DevicePool::new(&driver, place)?);
     }
-    Ok(prepared)
+    Ok(prepared(tools))
 }
 
 impl Prepared {
     /// The way it will go.
     pub fn way(&self) -> Way {
-        self.way
+        self.tools.way
     }
 
     /// What will vouch for it.
     pub fn validation(&self) -> &Validation {
-        &self.validation
+        &self.tools.validation
     }
 
-    /// A slot of `bytes` in the pool of `device`, if there is room.
-    pub(super) fn slot(&mut self, device: u32, bytes: u64) -> Option<Slot> {
-        let mut pools = self.pools.iter_mut();
-        pools.find(|pool| pool.device() == device)?.take(bytes)
-    }
-
-    /// Gives slots back that nothing was copied to: by device, each with its piece's index in `map`.
-    pub(super) fn put_back(&mut self, map: &ChunkMap, aside: &BTreeMap<u32, Vec<(usize, Slot)>>) {
-        for pool in &mut self.pools {
-            for (index, slot) in aside.get(&pool.device()).into_iter().flatten() {
-                pool.put(*slot, map.piece(*index).len as u64);
-            }
-        }
-    }
-
-    /// What was made for the session stays with it.
-    pub(super) fn hand_over(&self, live: &mut Live) {
+    /// What the capture works with; what was made for the session stays with it.
+    pub(super) fn hand_over(self, live: &mut Live) -> Tools {
         if live.staging.is_none() {
-            live.staging.clone_from(&self.staging);
+            live.staging = self.staging;
         }
-        for (device, hasher) in &self.hashers {
-            live.hashers.insert(*device, hasher.clone());
-        }
+        live.hashers.extend(self.hashers);
         live.forget_current();
+        self.tools
     }
 }

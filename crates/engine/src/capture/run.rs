@@ -1,29 +1,22 @@
-//! A capture under way: the thread that copies, and what becomes of its copies.
+//! A capture under way: the gate and the thread that copies.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use fermata_terms::{Step, Way};
+
 use super::checker::Checker;
 use super::conductor::Conductor;
 use super::map::ChunkMap;
-use super::outcome::{Ahead, Image, Outcome};
+use super::outcome::{Finish, Outcome, conclude};
 use super::purpose::Purpose;
-use super::ready::Prepared;
-use super::reference::Reference;
 use super::shared::Shared;
-use super::validation;
+use super::tools::Tools;
 use super::watch::Watch;
 use crate::access::Predictor;
-use crate::files::Records;
 use crate::live::Exposed;
-use crate::protocol::stop::publish;
-use crate::sink::Sink;
-use crate::{EngineError, Gate, Site, Summary};
-use fermata_terms::Step;
-use fermata_terms::Way;
+use crate::{EngineError, Gate, Site};
 
 /// A capture under way.
 pub struct Capture {
@@ -31,45 +24,34 @@ pub struct Capture {
     thread: JoinHandle<Result<Outcome, EngineError>>,
     way: Way,
     total: u64,
-    pub(super) steps: Vec<Step>,
-}
-
-/// What the thread needs to make an image of what it has copied.
-pub(super) struct Finish {
-    pub image: PathBuf,
-    pub records: Records,
-    pub summary: Summary,
-    pub start: Instant,
-    pub reference: Option<Reference>,
+    steps: Vec<Step>,
 }
 
 /// Starts the thread that copies. An image of the start has something to finish with; that of the end is
 /// finished by the stop.
 pub(super) fn launch(
     site: &mut Site,
-    prepared: Prepared,
-    map: ChunkMap,
-    exposed: Exposed,
+    tools: Tools,
+    (map, exposed): (ChunkMap, Exposed),
+    steps: Vec<Step>,
     finish: Option<Finish>,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
-    let Prepared {
+    let Tools {
         way,
         validation,
         sink,
+        hurry,
         pools,
-        ..
-    } = prepared;
+    } = tools;
     let purpose = match finish {
         Some(_) => Purpose::Start,
         None => Purpose::End,
     };
-    let shared = Arc::new(Shared::new(purpose, map, pools, validation, sink.hurry()));
-    let (total, validate) = {
-        let inner = shared.inner.lock();
-        (inner.map.left().bytes, inner.validation.by)
-    };
+    let total = map.left().bytes;
     let predictor = site.live.lasting.take::<Predictor>().unwrap_or_default();
-    let checker = validate.by_instrumenting().then(|| Checker::new(site));
+    let by = validation.by;
+    let checker = by.by_instrumenting().then(|| Checker::new(site));
+    let shared = Arc::new(Shared::new(purpose, map, pools, validation, hurry));
     let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor, checker);
     let conductor = Conductor {
         shared: Arc::clone(&shared),
@@ -83,8 +65,7 @@ pub(super) fn launch(
         .spawn(move || {
             let begun = Instant::now();
             let sink = conductor.run();
-            own.inner.lock().cost.copying = begun.elapsed();
-            end(&own, sink, finish)
+            conclude(own.verdict(begun.elapsed()), sink, finish)
         });
     match thread {
         Ok(thread) => {
@@ -93,7 +74,7 @@ pub(super) fn launch(
                 thread,
                 way,
                 total,
-                steps: Vec::new(),
+                steps,
             };
             Ok((capture, Box::new(watch)))
         }
@@ -105,75 +86,6 @@ pub(super) fn launch(
             )))
         }
     }
-}
-
-/// What becomes of a sink whose pieces have been read.
-fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcome, EngineError> {
-    let (failure, yielded, stall, validation, launched) = {
-        let mut inner = shared.inner.lock();
-        let launched = std::mem::take(&mut inner.launched);
-        inner.count_wait();
-        let mut validation = std::mem::take(&mut inner.validation);
-        if let Some(why) = &inner.yielded {
-            validation.note.clone_from(why);
-        }
-        let yielded = inner.yielded.is_some();
-        let failure = inner.failure.take();
-        let stall = inner.cost.stall();
-        (failure, yielded, stall, validation, launched)
-    };
-    let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
-        let named: BTreeSet<u64> = validation.misses.iter().map(|miss| miss.buffer).collect();
-        let buffers = overtaken.into_iter().flatten().copied();
-        Ahead {
-            sink,
-            stall: stall.clone(),
-            overtaken: overtaken.is_some(),
-            unexplained: buffers.filter(|buffer| !named.contains(buffer)).collect(),
-            suspects: validation::suspects(
-                launched.iter().map(|(function, open)| (*function, *open)),
-            ),
-            validation: validation.clone().compared(),
-        }
-    };
-    let Some(finish) = finish else {
-        // Whatever has ended the copying ahead, the stop takes the rest, unless nothing can be written. What
-        // is written by then is not copied again.
-        if let Err(error) = sink.differing() {
-            // The first failure is the one to report.
-            return Err(failure.unwrap_or(error));
-        }
-        return Ok(Outcome::Ahead(ahead(sink, None)));
-    };
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let wrong = sink.differing()?;
-    let mut buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
-    if validation.fails() {
-        let missed = validation.misses.iter().map(|miss| miss.buffer);
-        buffers.extend(missed.filter(|buffer| *buffer != 0));
-    }
-    if yielded || validation.fails() || !buffers.is_empty() {
-        return Ok(Outcome::Overtaken(ahead(sink, Some(&buffers)), buffers));
-    }
-    sink.take_images(finish.records.images());
-    let kept = sink.close()?.finish()?;
-    if let Some(reference) = &finish.reference {
-        reference.compare(&kept.chunks)?;
-    }
-    let summary = publish(
-        &finish.image,
-        &finish.records,
-        &kept,
-        finish.summary,
-        finish.start,
-    )?;
-    Ok(Outcome::Complete(Image {
-        summary,
-        stall,
-        validation,
-    }))
 }
 
 impl Capture {

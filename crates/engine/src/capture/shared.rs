@@ -12,10 +12,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::cost::Cost;
 use super::map::{ChunkMap, Mark};
-use super::pool::DevicePool;
+use super::pool::{DevicePool, of_device};
 use super::purpose::Purpose;
 use crate::EngineError;
-use fermata_terms::Validation;
+use fermata_terms::{Stall, Validation};
 
 /// A point in a stream of ours, after copies aside.
 #[derive(Debug)]
@@ -59,6 +59,20 @@ pub(crate) struct Inner {
     pub last_pass: u64,
     /// Bytes read so far.
     pub moved: u64,
+}
+
+/// How a capture has gone.
+pub(crate) struct Verdict {
+    /// Why it was given up.
+    pub failure: Option<EngineError>,
+    /// Whether it was given up so that the program need not wait.
+    pub yielded: bool,
+    /// What it has cost.
+    pub stall: Stall,
+    /// How it was validated.
+    pub validation: Validation,
+    /// Kernels launched meanwhile, each with whether all it touches was foreseen.
+    pub launched: HashMap<Handle, bool>,
 }
 
 /// See the module.
@@ -177,6 +191,24 @@ impl Shared {
         }
     }
 
+    /// How it has gone, asked once it has ended; `copying` is how long it took.
+    pub(crate) fn verdict(&self, copying: Duration) -> Verdict {
+        let mut inner = self.inner.lock();
+        inner.cost.copying = copying;
+        inner.count_wait();
+        let mut validation = std::mem::take(&mut inner.validation);
+        if let Some(why) = &inner.yielded {
+            validation.note.clone_from(why);
+        }
+        Verdict {
+            failure: inner.failure.take(),
+            yielded: inner.yielded.is_some(),
+            stall: inner.cost.stall(),
+            validation,
+            launched: std::mem::take(&mut inner.launched),
+        }
+    }
+
     /// The attempt is given up; the first reason is the one that is told.
     pub(crate) fn give_up(&self, why: EngineError) {
         self.inner.lock().failure.get_or_insert(why);
@@ -260,6 +292,6 @@ impl Inner {
 
     /// The pool of a device.
     pub(crate) fn pool(&mut self, device: u32) -> Option<&mut DevicePool> {
-        self.pools.iter_mut().find(|pool| pool.device() == device)
+        of_device(&mut self.pools, device)
     }
 }

@@ -2,43 +2,106 @@
 //! watches is read.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fermata_device::StreamHandle;
-use fermata_state::Session;
-use fermata_terms::Way;
+use fermata_store::moments;
+use fermata_terms::{Step, Way};
 
-use super::map::{ChunkMap, Mark, device_of};
-use super::ready::Prepared;
-use super::watch::copy_aside;
+use super::aside::copy_aside;
+use super::map::{ChunkMap, Mark, Slot, device_of};
+use super::pool::{DevicePool, of_device};
+use super::reference::Reference;
+use super::tools::Tools;
 use crate::digest::{self, Digest};
-use crate::protocol::{Piece, Source};
+use crate::live::Exposed;
+use crate::protocol::stop::settle;
+use crate::protocol::{Piece, Source, pieces};
+use crate::records::Records;
 use crate::sink::{Order, Sink};
 use crate::steps::Steps;
-use crate::{EngineError, Site};
+use crate::{EngineError, Site, Summary, variables};
 
 /// Variables of a device up to this many bytes are read while the program stands still, for kernels reach
 /// them without naming them.
 const VARIABLES: u64 = 64 << 20;
 
-/// Copies everything on the devices, or finds what everything is, as the capture's way says.
+/// What the stop has found, and has taken of it.
+pub(super) struct Stopped {
+    /// What is still to be copied.
+    pub(super) map: ChunkMap,
+    /// Physical memory made reachable for the copies.
+    pub(super) exposed: Exposed,
+    /// The session.
+    pub(super) records: Records,
+    /// Digests of a stopped copy, for tests.
+    pub(super) reference: Option<Reference>,
+    /// Totals of the session.
+    pub(super) summary: Summary,
+    /// What took how long.
+    pub(super) steps: Vec<Step>,
+}
+
+/// Takes what has to be taken while the program stands still, for an image in `folder` that was begun at `start`. `check`: the
+/// image is to be compared with a stopped copy.
 ///
 /// # Errors
-/// What the driver says.
+/// What the driver says; the session is as before. The thread's current context may have changed.
 pub(super) fn take(
     site: &mut Site,
-    prepared: &mut Prepared,
+    tools: &mut Tools,
+    (folder, start): (&Path, Instant),
+    check: bool,
+) -> Result<Stopped, EngineError> {
+    moments::pass("stopped");
+    settle(&mut site.live)?;
+    variables::discover(site)?;
+    site.live.check_shared(&site.session)?;
+    let exposed = site.live.expose(&site.session)?;
+    let mut steps = Steps::since(start);
+    let read = (|| {
+        let plan = pieces(&site.session, &exposed.addresses)?;
+        let reference = check
+            .then(|| Reference::take(&mut site.live, &plan))
+            .transpose()?;
+        let map = read(site, tools, &plan, &mut steps)?;
+        Ok((map, reference, Records::encode(folder, &site.session)?))
+    })();
+    site.live.forget_current();
+    match read {
+        Ok((map, reference, records)) => Ok(Stopped {
+            map,
+            exposed,
+            records,
+            reference,
+            summary: Summary::of(&site.session),
+            steps: steps.list(),
+        }),
+        Err(error) => {
+            // The first failure is the one to report.
+            let _ = site.live.conceal(exposed);
+            Err(error)
+        }
+    }
+}
+
+/// Copies everything on the devices, or finds what everything is, as the capture's way says.
+fn read(
+    site: &mut Site,
+    tools: &mut Tools,
     plan: &[Piece],
     steps: &mut Steps,
 ) -> Result<ChunkMap, EngineError> {
-    if prepared.way == Way::Snapshot
-        && let Some(map) = aside_all(site, prepared, plan, steps)?
+    if tools.way == Way::Snapshot
+        && let Some(map) = aside_all(site, tools, plan, steps)?
     {
         return Ok(map);
     }
     // A snapshot that has outgrown its pool since goes on as this.
-    prepared.way = Way::Cow;
-    known_all(site, prepared, plan, steps)
+    tools.way = Way::Cow;
+    known_all(site, tools, plan, steps)
 }
 
 fn device_bytes(plan: &[Piece]) -> u64 {
@@ -46,17 +109,9 @@ fn device_bytes(plan: &[Piece]) -> u64 {
     pieces.map(|piece| piece.len as u64).sum()
 }
 
-/// A map of everything on devices, of which nothing is known.
-pub(super) fn all_on_devices(session: &Session, plan: &[Piece]) -> ChunkMap {
-    let watched = plan.iter().filter(|piece| piece.is_on_device());
-    let watched: Vec<_> = watched
-        .map(|piece| (*piece, Digest::Unknown, true))
-        .collect();
-    ChunkMap::new(session, &watched)
-}
-
-/// Reads host memory and arrays, which no gate watches.
+/// Reads host memory and arrays, which no gate watches. The session has gone on since the sink was made ready for it.
 fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<(), EngineError> {
+    sink.renew(&mut site.live, plan)?;
     let of = |wanted: fn(&Source) -> bool| -> Vec<Piece> {
         plan.iter()
             .copied()
@@ -76,19 +131,20 @@ fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<()
 /// Copies everything on the device to the pools; `None` if it does not fit any more.
 fn aside_all(
     site: &mut Site,
-    prepared: &mut Prepared,
+    tools: &mut Tools,
     plan: &[Piece],
     steps: &mut Steps,
 ) -> Result<Option<ChunkMap>, EngineError> {
     let from = Instant::now();
-    let mut map = all_on_devices(&site.session, plan);
+    let mut map = ChunkMap::unknown(&site.session, plan);
     let mut aside: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
     for index in map.indices() {
         let piece = *map.piece(index);
         let device = device_of(&piece);
-        let Some(slot) = prepared.slot(device, piece.len as u64) else {
+        let pool = of_device(&mut tools.pools, device);
+        let Some(slot) = pool.and_then(|pool| pool.take(piece.len as u64)) else {
             // All of the pool is for what is about to be written.
-            prepared.put_back(&map, &aside);
+            put_back(&mut tools.pools, &map, &aside);
             return Ok(None);
         };
         aside.entry(device).or_default().push((index, slot));
@@ -99,7 +155,9 @@ fn aside_all(
         copy_aside(&site.live.driver, &map, aside, StreamHandle::LEGACY).map_err(failed())?;
     }
     // Host memory is read meanwhile.
-    take_unwatched(site, &mut prepared.sink, plan)?;
+    tools.hurry.store(true, Ordering::Release);
+    take_unwatched(site, &mut tools.sink, plan)?;
+    tools.hurry.store(false, Ordering::Release);
     for (device, aside) in aside {
         site.live.forget_current();
         site.live
@@ -114,18 +172,27 @@ fn aside_all(
     Ok(Some(map))
 }
 
+/// Gives slots back that nothing was copied to: by device, each with its piece's index in `map`.
+fn put_back(pools: &mut [DevicePool], map: &ChunkMap, aside: &BTreeMap<u32, Vec<(usize, Slot)>>) {
+    for pool in pools {
+        for (index, slot) in aside.get(&pool.device()).into_iter().flatten() {
+            pool.put(*slot, map.piece(*index).len as u64);
+        }
+    }
+}
+
 /// The mark of copies that are complete.
 const PASSED: Mark = Mark::MAX;
 
 /// Finds what everything is, and takes what cannot be watched.
 fn known_all(
     site: &mut Site,
-    prepared: &mut Prepared,
+    tools: &mut Tools,
     plan: &[Piece],
     steps: &mut Steps,
 ) -> Result<ChunkMap, EngineError> {
     let from = Instant::now();
-    let by_content = prepared.validation.by.by_content();
+    let by_content = tools.validation.by.by_content();
     let digests = match by_content {
         true => digest::on_any_device(&mut site.live, plan)?,
         false => vec![Digest::Unknown; plan.len()],
@@ -134,7 +201,8 @@ fn known_all(
         steps.add("hash", from, device_bytes(plan));
     }
     let from = Instant::now();
-    take_unwatched(site, &mut prepared.sink, plan)?;
+    tools.hurry.store(true, Ordering::Release);
+    take_unwatched(site, &mut tools.sink, plan)?;
     let of_variables = variable_buffers(site);
     let small = plan
         .iter()
@@ -158,13 +226,14 @@ fn known_all(
         let shared = site.session.sharing.shared.contains_key(&piece.buffer);
         // What no device can hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
-        let at_once = variable || shared || unknown || prepared.sink.has(&order);
+        let at_once = variable || shared || unknown || tools.sink.has(&order);
         if at_once {
             now.push(order);
         }
         watched.push((*piece, digest, !at_once));
     }
-    prepared.sink.take(&mut now.into_iter(), &mut |_| {})?;
+    tools.sink.take(&mut now.into_iter(), &mut |_| {})?;
+    tools.hurry.store(false, Ordering::Release);
     steps.add("copy", from, 0);
     Ok(ChunkMap::new(&site.session, &watched))
 }

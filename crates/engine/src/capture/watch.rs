@@ -20,8 +20,9 @@ use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Handle, Launch, Op, Plac
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
+use super::aside::copy_aside;
 use super::checker::Checker;
-use super::map::{ChunkMap, Slot, State, address_of, device_of};
+use super::map::{Slot, State, device_of};
 use super::pool::DevicePool;
 use super::purpose::Purpose;
 use super::shared::{MarkEvent, Shared};
@@ -251,38 +252,6 @@ impl Watch {
         } else {
             Passage::Go
         })
-    }
-}
-
-/// Copies pieces to their slots, neighbours together. Variables are copied alone: those of two modules may lie side by
-/// side, and a driver does not copy from two of its own allocations at once.
-pub(crate) fn copy_aside(
-    driver: &Driver,
-    map: &ChunkMap,
-    aside: &[(usize, Slot)],
-    stream: StreamHandle,
-) -> Result<(), DriverError> {
-    let mut run: Option<(u64, u64, u64)> = None;
-    for (index, to) in aside {
-        let piece = map.piece(*index);
-        let (from, bytes) = (address_of(piece), piece.len as u64);
-        let ours = (DEVICE_BASE..DEVICE_END).contains(&from);
-        match &mut run {
-            Some((run_to, run_from, len))
-                if ours && *run_to + *len == *to && *run_from + *len == from =>
-            {
-                *len += bytes;
-            }
-            _ => {
-                if let Some((to, from, len)) = run.replace((*to, from, bytes)) {
-                    driver.copy(to, from, len, stream)?;
-                }
-            }
-        }
-    }
-    match run {
-        Some((to, from, len)) => driver.copy(to, from, len, stream),
-        None => Ok(()),
     }
 }
 

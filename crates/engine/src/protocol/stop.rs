@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_store::image::{BufferId, ChunkTableWriter};
 use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
 use crate::digest::{self, Digest};
-use crate::files::Records;
-use crate::sink::{Behind, Order, Saved, Sink};
+use crate::files::publish;
+use crate::records::Records;
+use crate::sink::{Behind, Order, Sink};
 use crate::steps::Steps;
-use crate::{EngineError, Live, Progress, Site, Summary, files, variables};
+use crate::{EngineError, Live, Progress, Site, Summary, variables};
 use fermata_terms::Step;
 
 /// A session whose bytes have been read; see [`capture`].
@@ -100,30 +100,6 @@ impl Captured {
         let kept = self.behind.finish()?;
         publish(&self.image, &self.records, &kept, self.summary, self.start)
     }
-}
-
-/// Writes the image's files, which refer to chunks that are published already.
-///
-/// # Errors
-/// A file cannot be written.
-pub(crate) fn publish(
-    image: &Path,
-    records: &Records,
-    kept: &Saved,
-    session: Summary,
-    start: Instant,
-) -> Result<Summary, EngineError> {
-    let mut table = ChunkTableWriter::new();
-    for ((buffer, offset), (length, id)) in &kept.chunks {
-        table.push(BufferId(*buffer), *offset, *length, *id)?;
-    }
-    files::save(image, records, &table)?;
-    Ok(Summary {
-        chunks: kept.chunks.len() as u64,
-        written_bytes: kept.totals.new_bytes,
-        seconds: start.elapsed().as_secs_f64(),
-        ..session
-    })
 }
 
 /// Waits until every context is idle; a failed one cannot be saved.

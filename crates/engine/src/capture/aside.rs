@@ -1,0 +1,38 @@
+//! Copies on a device, from the program's memory to a pool.
+
+use fermata_abi::op::{DEVICE_BASE, DEVICE_END};
+use fermata_device::{Driver, DriverError, StreamHandle};
+
+use super::map::{ChunkMap, Slot, address_of};
+
+/// Copies pieces to their slots, neighbours together. Variables are copied alone: those of two modules may lie side by
+/// side, and a driver does not copy from two of its own allocations at once.
+pub(crate) fn copy_aside(
+    driver: &Driver,
+    map: &ChunkMap,
+    aside: &[(usize, Slot)],
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
+    let mut run: Option<(u64, u64, u64)> = None;
+    for (index, to) in aside {
+        let piece = map.piece(*index);
+        let (from, bytes) = (address_of(piece), piece.len as u64);
+        let ours = (DEVICE_BASE..DEVICE_END).contains(&from);
+        match &mut run {
+            Some((run_to, run_from, len))
+                if ours && *run_to + *len == *to && *run_from + *len == from =>
+            {
+                *len += bytes;
+            }
+            _ => {
+                if let Some((to, from, len)) = run.replace((*to, from, bytes)) {
+                    driver.copy(to, from, len, stream)?;
+                }
+            }
+        }
+    }
+    match run {
+        Some((to, from, len)) => driver.copy(to, from, len, stream),
+        None => Ok(()),
+    }
+}

@@ -12,9 +12,10 @@ use cranelift_module::{Module as _, default_libcall_names};
 use fermata_ptx::ast::{Function, Item, Module, Name, Statement};
 
 use super::LoadError;
+use super::descriptor;
 use super::layout::{Layout, names, walk};
 use super::runtime::signal::CodeRange;
-use super::translate::{Unit, descriptor, signature, translate};
+use super::translate::{Unit, signature, translate};
 
 /// A function as code refers to it; layout known to the translator.
 #[repr(C)]

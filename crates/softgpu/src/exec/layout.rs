@@ -11,7 +11,7 @@ use fermata_ptx::ast::{
     Type, Variable,
 };
 
-use super::translate::{FUNCTIONS, descriptor};
+use super::descriptor::{self, FUNCTIONS};
 use super::{GlobalVar, KernelInfo, LoadError, ParamInfo, Referent, Relocation, VarSpace};
 
 /// The largest variable that is accepted, bytes.

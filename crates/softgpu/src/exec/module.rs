@@ -10,11 +10,12 @@ use fermata_ptx::ast::{self, Item};
 use parking_lot::Mutex;
 
 use super::compile::{Compiler, Descriptor, closure, descriptors};
+use super::descriptor::{self, FUNCTIONS};
 use super::layout::Layout;
 use super::runtime::context::{DeviceThread, Stop};
 use super::runtime::grid::{EntryPoint, Grid, RESERVED_SHARED, Residents};
 use super::runtime::{pool, window};
-use super::translate::{FUNCTIONS, Unit, descriptor};
+use super::translate::Unit;
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
 
 /// A module that has been read and checked, its variables not yet placed.

@@ -14,10 +14,10 @@ use std::collections::VecDeque;
 use corosensei::CoroutineResult;
 
 use super::barrier::{Barriers, Others};
-use super::context::{DeviceThread, FUEL, Pause, Stop};
+use super::context::{BlockPointer, DeviceThread, FUEL, Pause, Stop};
 use super::engine::Engine;
+use super::fiber::Body;
 use super::grid::{Grid, RESERVED_SHARED};
-use super::pool;
 use super::signal;
 use super::warp::Warps;
 
@@ -68,11 +68,17 @@ impl Block {
         unsafe { &*self.grid }
     }
 
-    /// Runs block number `number` of the grid to its end.
+    /// Runs block number `number` of the grid to its end. `polled` is asked whether it shall stop when its threads poll
+    /// memory and none can get any further.
     ///
     /// # Errors
     /// What stopped it. All fibers of the engine are idle afterwards either way.
-    pub fn run(&mut self, engine: &mut Engine, number: u64) -> Result<(), Stop> {
+    pub fn run(
+        &mut self,
+        engine: &mut Engine,
+        number: u64,
+        polled: impl Fn(&Grid<'static>) -> Option<Stop>,
+    ) -> Result<(), Stop> {
         let [x, y, _] = self.grid().grid.map(u64::from);
         self.index = [
             (number % x) as u32,
@@ -89,13 +95,13 @@ impl Block {
         // SAFETY: `pool::run_blocks` has made this range accessible, and no thread of this block runs yet.
         unsafe { std::ptr::write_bytes(reserved as *mut u8, 0, RESERVED_SHARED as usize) };
         let mut idle: Vec<u32> = (0..engine.fibers.len() as u32).rev().collect();
-        let result = Self::schedule(self, engine, &mut idle);
+        let result = Self::schedule(self, engine, &mut idle, &polled);
         if result.is_err() {
             let mut busy = vec![true; engine.fibers.len()];
             idle.iter().for_each(|&f| busy[f as usize] = false);
             (0..busy.len())
                 .filter(|&f| busy[f])
-                .for_each(|f| engine.reset(f));
+                .for_each(|f| engine.reset::<Self>(f));
             self.ready.clear();
             self.spinning.clear();
             self.warps.clear();
@@ -128,18 +134,23 @@ impl Block {
         let linear = self.index[0].wrapping_add(self.index[1].wrapping_mul(grid.grid[0]));
         c.sm = linear % c.sms;
         c.local_base = local;
-        c.block = self;
+        c.block = BlockPointer(std::ptr::from_mut(self).cast());
     }
 
     /// Resumes fibers until every thread has ended. `idle` names those that hang on nothing.
-    fn schedule(block: *mut Self, engine: &mut Engine, idle: &mut Vec<u32>) -> Result<(), Stop> {
+    fn schedule(
+        block: *mut Self,
+        engine: &mut Engine,
+        idle: &mut Vec<u32>,
+        polled: &impl Fn(&Grid<'static>) -> Option<Stop>,
+    ) -> Result<(), Stop> {
         loop {
             // SAFETY: `block` is the caller's exclusive borrow; no reference made here lives across
             // `resume`, during which helpers use the same pointer.
             let fiber = match unsafe { (*block).pick(idle) } {
                 Pick::Waiting(fiber) => fiber,
                 Pick::Fresh(fiber) => {
-                    let fiber = fiber.unwrap_or_else(|| engine.grow() as u32);
+                    let fiber = fiber.unwrap_or_else(|| engine.grow::<Self>() as u32);
                     // SAFETY: as above.
                     unsafe {
                         (*block).contexts.append(&mut engine.pointers);
@@ -160,7 +171,7 @@ impl Block {
                     // SAFETY: as above.
                     let stop = unsafe {
                         (*block).spinning.push_back(fiber);
-                        (*block).polled(polls != 0)
+                        (*block).polled(polls != 0, polled)
                     };
                     if let Some(why) = stop {
                         // It hangs on this block; the caller resets its stack.
@@ -168,7 +179,7 @@ impl Block {
                     }
                 }
                 CoroutineResult::Yield(Pause::Exited) => {
-                    engine.reset(fiber as usize);
+                    engine.reset::<Self>(fiber as usize);
                     // SAFETY: as above; the context stays where it was.
                     unsafe { (*block).ended(&mut *engine.contexts[fiber as usize]) };
                     idle.push(fiber);
@@ -201,7 +212,11 @@ impl Block {
 
     /// A thread has run for long. If it polls memory and no other thread of the block can get any further, it may be
     /// waiting for another block.
-    fn polled(&self, polls: bool) -> Option<Stop> {
+    fn polled(
+        &self,
+        polls: bool,
+        polled: &impl Fn(&Grid<'static>) -> Option<Stop>,
+    ) -> Option<Stop> {
         if !polls || !self.ready.is_empty() || self.next < self.threads {
             return None;
         }
@@ -210,7 +225,7 @@ impl Block {
             // Other blocks may be waiting for this core.
             std::thread::yield_now();
         }
-        pool::polled(grid)
+        polled(grid)
     }
 
     /// Whether another thread could run while the caller's waits.
@@ -219,21 +234,6 @@ impl Block {
             || !self.ready.is_empty()
             || !self.spinning.is_empty()
             || self.warps.any_converging()
-    }
-
-    /// The body of a fiber: starts threads until none is left or a waiting one is ready.
-    ///
-    /// # Safety
-    /// Called on a fiber, with its own context; both pointers valid until it returns.
-    pub unsafe fn run_threads(block: *mut Self, context: *mut DeviceThread) {
-        // SAFETY: by contract; no reference lives across the call of compiled code.
-        unsafe {
-            let entry = (*(*block).grid).entry;
-            while (*block).ready.is_empty() && (*block).start(&mut *context) {
-                entry(context);
-                (*block).ended(context);
-            }
-        }
     }
 
     /// Gives the next unstarted thread to `context`.
@@ -271,6 +271,27 @@ impl Block {
         self.warps.exited(warp, lane, others);
         if self.barriers.any_waiting() {
             self.barriers.exited(self.live, others);
+        }
+    }
+}
+
+impl BlockPointer {
+    /// The same pointer with its type.
+    pub fn typed(self) -> *mut Block {
+        self.0.cast()
+    }
+}
+
+impl Body for Block {
+    unsafe fn run(context: *mut DeviceThread) {
+        // SAFETY: by contract; no reference lives across the call of compiled code.
+        unsafe {
+            let block = (*context).block.typed();
+            let entry = (*(*block).grid).entry;
+            while (*block).ready.is_empty() && (*block).start(&mut *context) {
+                entry(context);
+                (*block).ended(context);
+            }
         }
     }
 }

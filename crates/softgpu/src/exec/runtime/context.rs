@@ -1,8 +1,8 @@
 //! What compiled code sees of its thread. Field offsets are part of the generated code.
 
-use corosensei::Yielder;
+use std::ffi::c_void;
 
-use super::block::Block;
+use corosensei::Yielder;
 
 /// Why a thread stopped for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,11 @@ pub enum Pause {
 
 /// Back-edges between two looks at the clock and at other threads.
 pub const FUEL: i64 = 50_000;
+
+/// A thread's block, without its type, which is made of threads; `BlockPointer::typed` gives it.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub struct BlockPointer(pub *mut c_void);
 
 /// A thread, as compiled code and helpers see it. One per fiber, refilled for each thread it runs.
 #[repr(C)]
@@ -93,7 +98,7 @@ pub struct DeviceThread {
     /// First result of a collective, for a thread that waited.
     pub result: u64,
     /// The block; valid while compiled code runs.
-    pub block: *mut Block,
+    pub block: BlockPointer,
     /// The fiber's way back to its scheduler.
     pub yielder: *const Yielder<(), Pause>,
     /// Index of the fiber.
@@ -138,7 +143,7 @@ impl DeviceThread {
             sms: 0,
             dynamic_bytes: 0,
             result: 0,
-            block: std::ptr::null_mut(),
+            block: BlockPointer(std::ptr::null_mut()),
             yielder: std::ptr::null(),
             fiber,
             barrier_mode: 0,

@@ -7,11 +7,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::context::DeviceThread;
-use super::fiber::{Fiber, Stacks, fiber};
+use super::fiber::{Body, Fiber, Stacks, fiber};
+use super::threads::{self, MAX_THREADS};
 use super::window::Slot;
-
-/// Threads per block at most.
-pub const MAX_THREADS: usize = 1024;
 
 /// Fibers of one host thread. Index `i` of `fibers` uses context `i` and stack `i`.
 pub struct Engine {
@@ -41,27 +39,27 @@ impl Engine {
         })
     }
 
-    /// Makes another fiber and returns its index.
-    pub fn grow(&mut self) -> usize {
+    /// Makes another fiber, which does `B`, and returns its index.
+    pub fn grow<B: Body>(&mut self) -> usize {
         let index = self.fibers.len();
         let mut context = Box::new(DeviceThread::new(index as u32));
         context.stack_limit = self.stacks.soft_limit(index);
         context.local_end = self.slot.local_end(index);
         // SAFETY: the box stays in `contexts`, which is dropped after `fibers`.
-        let fiber = unsafe { fiber(&self.stacks, index, &mut *context) };
+        let fiber = unsafe { fiber::<B>(&self.stacks, index, &mut *context) };
         self.pointers.push(&mut *context);
         self.contexts.push(context);
         self.fibers.push(fiber);
         index
     }
 
-    /// Throws away what hangs on the stack of fiber `index` and makes it fresh.
-    pub fn reset(&mut self, index: usize) {
+    /// Throws away what hangs on the stack of fiber `index` and makes it fresh, to do `B`.
+    pub fn reset<B: Body>(&mut self, index: usize) {
         let context: *mut DeviceThread = &mut *self.contexts[index];
         // SAFETY: as in `grow`; the old fiber of this stack is gone before the new one starts, and
         // what is left on its stack (compiled frames, a helper that called `stop`) owns nothing.
         unsafe {
-            let fresh = fiber(&self.stacks, index, context);
+            let fresh = fiber::<B>(&self.stacks, index, context);
             let mut old = std::mem::replace(&mut self.fibers[index], fresh);
             old.force_reset();
         }
@@ -132,7 +130,7 @@ impl Drop for Loan {
         let mut shelf = SHELF.lock();
         shelf.lent -= 1;
         // Those of a cooperative launch are not kept: each holds what its threads have touched of their stacks.
-        if shelf.free.len() < KEPT.max(super::pool::limit()) {
+        if shelf.free.len() < KEPT.max(threads::limit()) {
             shelf.free.extend(engine.take());
         }
         drop(shelf);

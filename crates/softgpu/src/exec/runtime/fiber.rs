@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use corosensei::Coroutine;
 use corosensei::stack::{Stack, StackPointer};
 
-use super::block::Block;
 use super::context::{DeviceThread, Pause, Stop};
+use super::threads::stagger;
 
 /// Native stack per fiber. Compiled functions keep clear of the last [`RESERVE`] bytes.
 const STACK: usize = 512 << 10;
@@ -75,12 +75,6 @@ pub struct FiberStack {
     top: usize,
 }
 
-/// Bytes by which fiber `index` starts lower than the end of its room. Were all stacks equally far
-/// from a power of two, the few lines that each fiber uses would all compete for the same cache sets.
-pub fn stagger(index: usize) -> usize {
-    index * 1088 % (64 << 10)
-}
-
 // SAFETY: base and limit bound a mapped, page-aligned range that no other fiber uses, and `Stacks`
 // outlives its fibers.
 unsafe impl Stack for FiberStack {
@@ -96,6 +90,15 @@ unsafe impl Stack for FiberStack {
 /// A coroutine that runs threads; it returns only through the signal handler, with the reason.
 pub type Fiber = Coroutine<(), Pause, Stop, FiberStack>;
 
+/// What a fiber does.
+pub trait Body {
+    /// Runs threads of the block that `context` points to, until none is left or a waiting one is ready.
+    ///
+    /// # Safety
+    /// Called on a fiber, with its own context, whose block is valid until it returns.
+    unsafe fn run(context: *mut DeviceThread);
+}
+
 /// What makes a context's address movable into a coroutine.
 struct Shared(*mut DeviceThread);
 
@@ -103,7 +106,7 @@ struct Shared(*mut DeviceThread);
 ///
 /// # Safety
 /// `context` must outlive the fiber, and its `block` must be valid whenever the fiber is resumed.
-pub unsafe fn fiber(stacks: &Stacks, index: usize, context: *mut DeviceThread) -> Fiber {
+pub unsafe fn fiber<B: Body>(stacks: &Stacks, index: usize, context: *mut DeviceThread) -> Fiber {
     let shared = Shared(context);
     Coroutine::with_stack(stacks.stack(index), move |yielder, ()| {
         let shared = shared;
@@ -113,7 +116,7 @@ pub unsafe fn fiber(stacks: &Stacks, index: usize, context: *mut DeviceThread) -
         unsafe { (*context).yielder = yielder };
         loop {
             // SAFETY: as above; the scheduler has set the block.
-            unsafe { Block::run_threads((*context).block, context) };
+            unsafe { B::run(context) };
             yielder.suspend(Pause::Idle);
         }
     })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::context::{DeviceThread, Stop};
-use crate::exec::Host;
+use crate::exec::interface::Host;
 
 /// The compiled form of a kernel.
 pub type EntryPoint = unsafe extern "C" fn(*mut DeviceThread);

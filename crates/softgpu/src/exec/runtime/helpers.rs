@@ -25,7 +25,7 @@ pub const WRITE: u64 = 1 << 32;
 /// Only on the fiber of `context`, and dropped before the fiber pauses.
 pub unsafe fn block<'b>(context: *mut DeviceThread) -> &'b mut Block {
     // SAFETY: the scheduler set the pointer and holds no reference while this fiber runs.
-    unsafe { &mut *(*context).block }
+    unsafe { &mut *(*context).block.typed() }
 }
 
 /// An address outside the window or misaligned: returns when the access may go on.

@@ -22,6 +22,7 @@ pub(super) mod print;
 pub(super) mod quiet;
 pub(super) mod signal;
 pub(super) mod texture;
+pub(super) mod threads;
 pub(super) mod video;
 pub(super) mod warp;
 pub(super) mod window;

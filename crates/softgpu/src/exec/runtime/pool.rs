@@ -13,8 +13,8 @@ use super::block::Block;
 use super::context::Stop;
 use super::engine::with_engine;
 use super::grid::{Grid, Poll, RESERVED_SHARED};
+use super::threads::limit;
 use super::window;
-use crate::exec::THREADS;
 
 /// A grid that wants help.
 struct Job {
@@ -52,14 +52,6 @@ static POOL: Pool = Pool {
     work: Condvar::new(),
     left: Condvar::new(),
 };
-
-/// Threads that may serve one launch.
-pub fn limit() -> usize {
-    match THREADS.load(Ordering::Relaxed) {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    }
-}
 
 /// Runs all blocks of `grid`, all at once if they are `cooperative`; faults are left in it.
 pub fn run(grid: &Grid<'_>, cooperative: bool) {
@@ -159,7 +151,7 @@ fn leave(state: &mut State, grid: *const Grid<'static>) {
 
 /// A block of `grid` polls memory: whether it shall stop. Calls more threads where it may be waiting for a block that
 /// has not begun.
-pub fn polled(grid: &Grid<'static>) -> Option<Stop> {
+fn polled(grid: &Grid<'static>) -> Option<Stop> {
     match grid.residents.poll(grid.unbegun()) {
         Poll::GoOn => None,
         Poll::Stop(why) => Some(why),
@@ -221,7 +213,7 @@ fn run_blocks_here(grid: &Grid<'_>) {
             while let Some(number) = grid.take() {
                 let result = match grid.interrupted() {
                     Some(why) => Err(why),
-                    None => block.run(engine, number),
+                    None => block.run(engine, number, polled),
                 };
                 if let Err(why) = result {
                     grid.fail(why);

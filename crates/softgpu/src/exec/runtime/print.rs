@@ -233,7 +233,7 @@ fn contained<T>(
 
 fn emit(context: &DeviceThread, bytes: &[u8]) {
     // SAFETY: the block is valid while its compiled code runs, and `grid` is only read.
-    unsafe { (*context.block).grid() }.host.print(bytes);
+    unsafe { (*context.block.typed()).grid() }.host.print(bytes);
 }
 
 /// `vprintf(format, arguments)`; how many arguments it printed.
@@ -266,7 +266,7 @@ pub extern "C" fn assertfail(
             "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{message}` failed.\n"
         );
         // SAFETY: as in `emit`.
-        unsafe { (*context.block).grid() }
+        unsafe { (*context.block.typed()).grid() }
             .host
             .complain(line.as_bytes());
         Err::<(), _>(Stop::Assert)

@@ -11,9 +11,8 @@
 use std::io;
 use std::sync::Mutex;
 
-use super::engine::MAX_THREADS;
-use super::fiber::stagger;
-use crate::exec::WINDOW_END;
+use super::threads::{MAX_THREADS, stagger};
+use crate::exec::interface::WINDOW_END;
 
 /// First slot.
 pub const AREA: u64 = 0x3E00_0000_0000;

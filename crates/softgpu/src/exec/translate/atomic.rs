@@ -11,7 +11,7 @@ use super::half::type_flags;
 use super::memory::{HINT_PREFIXES, HINTS};
 use super::modifiers::Modifiers;
 use super::operand::integer_of;
-use super::scope::natural;
+use super::place::natural;
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::half::op;
 

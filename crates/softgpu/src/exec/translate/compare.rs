@@ -6,7 +6,7 @@ use fermata_ptx::ast::{Instruction, Operand, Type};
 
 use super::modifiers::Modifiers;
 use super::operand::integer_of;
-use super::scope::{Place, natural};
+use super::place::{Place, natural};
 use super::{Refused, Step, Translator};
 
 const FLOAT: [(&str, FloatCC); 14] = [

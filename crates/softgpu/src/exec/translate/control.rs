@@ -10,24 +10,11 @@ use cranelift_codegen::isa::CallConv;
 use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 
 use super::modifiers::Modifiers;
-use super::scope::Place;
-use super::{Refused, Step, Translator, descriptor};
+use super::place::Place;
+use super::{Refused, Step, Translator};
+use crate::exec::descriptor;
 use crate::exec::runtime::context::{DeviceThread, FUEL};
 use crate::exec::runtime::{helpers, print, quiet};
-
-/// How many operands the lists of a call hold.
-pub(super) fn operands(i: &Instruction) -> usize {
-    i.operands
-        .iter()
-        .map(|o| {
-            if let Operand::List(list) = o {
-                list.len()
-            } else {
-                0
-            }
-        })
-        .sum()
-}
 
 impl<'a> Translator<'a, '_> {
     fn label(&mut self, name: &Name) -> Step<Block> {
@@ -380,7 +367,7 @@ impl<'a> Translator<'a, '_> {
             let place = self.lookup(name)?;
             if matches!(place, Place::Frame { .. } | Place::Pointer { .. }) {
                 let address = self.place_address(&place)?;
-                let clif = super::scope::natural(ty)?;
+                let clif = super::place::natural(ty)?;
                 return Ok(self.b.ins().load(clif, MemFlagsData::trusted(), address, 0));
             }
         }

@@ -6,7 +6,7 @@ use fermata_ptx::ast::{Instruction, Type};
 
 use super::half::type_flags;
 use super::modifiers::Modifiers;
-use super::scope::natural;
+use super::place::natural;
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::half::{self, op};
 use crate::exec::runtime::math::{self, rounding};

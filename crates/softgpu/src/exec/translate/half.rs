@@ -4,7 +4,7 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 use fermata_ptx::ast::{Instruction, Type};
 
 use super::modifiers::Modifiers;
-use super::scope::natural;
+use super::place::natural;
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::half::{self, op};
 use crate::exec::runtime::math::rounding;

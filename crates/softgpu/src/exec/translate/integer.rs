@@ -5,7 +5,7 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 use fermata_ptx::ast::{Instruction, Operand, Type};
 
 use super::modifiers::Modifiers;
-use super::scope::natural;
+use super::place::natural;
 use super::{Refused, Step, Translator};
 
 impl<'a> Translator<'a, '_> {

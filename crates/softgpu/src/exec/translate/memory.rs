@@ -13,7 +13,7 @@ use fermata_ptx::ast::{Instruction, Operand, Type};
 
 use super::modifiers::Modifiers;
 use super::operand::integer_of;
-use super::scope::{Place, natural};
+use super::place::{Place, natural};
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::context::DeviceThread;
 use crate::exec::runtime::{helpers, quiet, window};

@@ -19,128 +19,31 @@ mod mbarrier;
 mod memory;
 mod modifiers;
 mod operand;
+mod place;
+mod refused;
 mod scope;
 mod special;
 mod texture;
+mod translator;
 mod video;
 mod vote;
 
 use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{
-    self, AbiParam, Block, InstBuilder, MemFlagsData, Signature, TrapCode, Value, types,
-};
-use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
-use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use fermata_ptx::ast::{Function, Instruction, Module, Name, Space, Statement};
+use cranelift_codegen::ir::{self, Block, InstBuilder, TrapCode, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use fermata_ptx::ast::{Function, Instruction, Operand, Space, Statement};
 
 use self::modifiers::Modifiers;
-use self::scope::{Place, Scope};
-use super::LoadError;
-use super::layout::{Layout, reserve, size_of, walk};
+use self::place::{Place, Scope};
+use self::refused::{Refused, Step};
+use self::translator::Translator;
+pub use self::translator::{Unit, signature};
+use super::interface::LoadError;
+use super::layout::{reserve, size_of, walk};
 use super::runtime::context::{DeviceThread, FUEL};
 use super::runtime::helpers;
-
-/// Why an instruction was not translated.
-#[derive(Debug)]
-pub enum Refused {
-    /// It, or one of its modifiers or operands, is not executed here.
-    Unsupported,
-    /// As before, and there is a name for what is missing.
-    Missing(String),
-    /// It names something unknown.
-    Undefined(Name),
-}
-
-/// Outcome of a step of translation.
-pub type Step<T = ()> = Result<T, Refused>;
-
-/// What translation needs to know of the module.
-pub struct Unit<'a> {
-    /// The syntax tree.
-    pub ast: &'a Module,
-    /// Where things lie.
-    pub layout: &'a Layout,
-    /// Address of a placed variable.
-    pub address: &'a dyn Fn(&str) -> Option<u64>,
-    /// Address of the first function descriptor; see [`descriptor`].
-    pub descriptors: u64,
-    /// What kernels see as the address of that: where the module has [`FUNCTIONS`], in device memory, so that it
-    /// is the same in a later process. There is nothing.
-    pub functions: u64,
-    /// Target of the generated code.
-    pub target: TargetFrontendConfig,
-}
-
-/// A function as code refers to it: address of the compiled code (0 if not compiled), and its shape.
-pub mod descriptor {
-    /// Bytes per descriptor.
-    pub const SIZE: u64 = 16;
-
-    /// The second word: numbers of return parameters and parameters.
-    pub fn shape(returns: usize, params: usize) -> u64 {
-        (returns as u64) << 32 | params as u64
-    }
-}
-
-/// A variable that no PTX can name, in place of the functions whose address may be taken.
-pub const FUNCTIONS: &str = "%functions";
-
-impl Unit<'_> {
-    /// What kernels see as the address of the function at `index` in the module.
-    pub fn function_address(&self, index: usize) -> u64 {
-        self.functions + index as u64 * descriptor::SIZE
-    }
-
-    /// The descriptor of the function at `index` in the module.
-    pub fn descriptor(&self, index: usize) -> u64 {
-        self.descriptors + index as u64 * descriptor::SIZE
-    }
-
-    /// Index of a function that has a body.
-    pub fn function(&self, name: &Name) -> Option<usize> {
-        let name = self.layout.aliases.get(name).unwrap_or(name);
-        self.layout.functions.get(name).copied()
-    }
-}
-
-/// The signature of a compiled function.
-pub fn signature(function: &Function) -> Signature {
-    let mut signature = Signature::new(CallConv::SystemV);
-    for _ in 0..1 + function.returns.len() + function.params.len() {
-        signature.params.push(AbiParam::new(types::I64));
-    }
-    if function.entry {
-        signature.params.truncate(1);
-    }
-    signature
-}
-
-struct Translator<'a, 'f> {
-    b: FunctionBuilder<'f>,
-    unit: &'a Unit<'a>,
-    function: &'a Function,
-    context: Value,
-    scopes: Vec<Scope>,
-    labels: HashMap<Name, Block>,
-    /// Labels that have been placed: jumps to them go back.
-    placed: HashSet<Name>,
-    floats: HashSet<Name>,
-    fuel: Variable,
-    carry: Variable,
-    /// Addresses that have been checked on every way here: base, and offset and bytes of the access.
-    verified: HashMap<Value, (i64, u32)>,
-    /// Base of the frame, and its bytes.
-    frame: Value,
-    frame_bytes: u64,
-    /// Where each variable and call parameter lies in the frame, in order of declaration.
-    frame_offsets: Vec<u32>,
-    next_offset: usize,
-    line: u32,
-    /// Where the instruction that is being translated stands in the text.
-    site: u32,
-}
 
 /// Translates `function` into `out`.
 ///
@@ -218,7 +121,7 @@ impl<'a> Translator<'a, '_> {
             // Room for registers and constants that a call takes as parameters.
             Statement::Instruction(i) if &*i.opcode == "call" => {
                 offsets.push(used.next_multiple_of(16) as u32);
-                used = used.next_multiple_of(16) + 16 * control::operands(i) as u64;
+                used = used.next_multiple_of(16) + 16 * operands(i) as u64;
             }
             _ => {}
         });
@@ -432,109 +335,18 @@ impl<'a> Translator<'a, '_> {
             _ => Err(Refused::Unsupported),
         }
     }
+}
 
-    /// Reads a context field that may change during the thread.
-    fn field(&mut self, ty: ir::Type, offset: usize) -> Value {
-        self.b
-            .ins()
-            .load(ty, MemFlagsData::trusted(), self.context, offset as i32)
-    }
-
-    /// Reads a context field that stays the same for the thread.
-    fn constant_field(&mut self, ty: ir::Type, offset: usize) -> Value {
-        let flags = MemFlagsData::trusted().with_readonly().with_can_move();
-        self.b.ins().load(ty, flags, self.context, offset as i32)
-    }
-
-    fn set_field(&mut self, value: Value, offset: usize) {
-        self.b
-            .ins()
-            .store(MemFlagsData::trusted(), value, self.context, offset as i32);
-    }
-
-    /// Calls a helper at a fixed address: context first, then `arguments`.
-    fn call_helper(
-        &mut self,
-        address: usize,
-        arguments: &[Value],
-        result: Option<ir::Type>,
-    ) -> Option<Value> {
-        let mut all = vec![self.context];
-        all.extend(arguments);
-        self.call_plain(address, &all, result)
-    }
-
-    /// Calls a C function at a fixed address.
-    fn call_plain(
-        &mut self,
-        address: usize,
-        arguments: &[Value],
-        result: Option<ir::Type>,
-    ) -> Option<Value> {
-        let mut signature = Signature::new(CallConv::SystemV);
-        for &argument in arguments {
-            signature
-                .params
-                .push(AbiParam::new(self.b.func.dfg.value_type(argument)));
-        }
-        signature.returns.extend(result.map(AbiParam::new));
-        let signature = self.b.import_signature(signature);
-        let callee = self.b.ins().iconst(types::I64, address as i64);
-        let call = self.b.ins().call_indirect(signature, callee, arguments);
-        result.map(|_| self.b.inst_results(call)[0])
-    }
-
-    /// Goes on in a new block after a terminator; what follows can only be reached by a label.
-    fn fresh_block(&mut self) {
-        let block = self.b.create_block();
-        self.go_on_in(block);
-        self.verified.clear();
-    }
-
-    /// Goes on in `block`, all of whose predecessors are known.
-    fn go_on_in(&mut self, block: Block) {
-        self.b.seal_block(block);
-        self.b.switch_to_block(block);
-    }
-
-    /// Runs the code of `cold`, out of the way, when `condition` is true. It must leave registers
-    /// alone (see `call_quietly`), for the sake of those that live across it.
-    fn if_rarely(&mut self, condition: Value, cold: impl FnOnce(&mut Self)) {
-        let (rare, after) = (self.b.create_block(), self.b.create_block());
-        self.b.set_cold_block(rare);
-        self.b.ins().brif(condition, rare, &[], after, &[]);
-        self.go_on_in(rare);
-        cold(self);
-        self.b.ins().jump(after, &[]);
-        self.go_on_in(after);
-    }
-
-    /// Ends the launch by `fatal`, out of the way, when `condition` is true.
-    fn fault_if(&mut self, condition: Value, fatal: impl FnOnce(&mut Self)) {
-        let (bad, good) = (self.b.create_block(), self.b.create_block());
-        self.b.set_cold_block(bad);
-        self.b.ins().brif(condition, bad, &[], good, &[]);
-        self.go_on_in(bad);
-        fatal(self);
-        self.b.ins().trap(TrapCode::unwrap_user(1));
-        self.go_on_in(good);
-    }
-
-    /// Calls a helper that preserves all registers: context first, then `arguments`.
-    fn call_quietly(&mut self, address: usize, arguments: &[Value]) {
-        let mut signature = Signature::new(CallConv::PreserveAll);
-        signature
-            .params
-            .resize(1 + arguments.len(), AbiParam::new(types::I64));
-        let signature = self.b.import_signature(signature);
-        let callee = self.b.ins().iconst(types::I64, address as i64);
-        let mut all = vec![self.context];
-        all.extend(arguments);
-        self.b.ins().call_indirect(signature, callee, &all);
-    }
-
-    fn illegal(&mut self, reason: u64) {
-        let reason = self.b.ins().iconst(types::I64, reason as i64);
-        self.call_helper(helpers::illegal as *const () as usize, &[reason], None);
-    }
+/// How many operands the lists of a call hold.
+fn operands(i: &Instruction) -> usize {
+    i.operands
+        .iter()
+        .map(|o| {
+            if let Operand::List(list) = o {
+                list.len()
+            } else {
+                0
+            }
+        })
+        .sum()
 }

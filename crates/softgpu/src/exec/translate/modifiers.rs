@@ -2,7 +2,7 @@
 
 use fermata_ptx::ast::{Instruction, Type};
 
-use super::{Refused, Step};
+use super::refused::{Refused, Step};
 use crate::exec::runtime::math::rounding;
 
 /// Words that have not been taken yet, in order.

@@ -4,7 +4,7 @@ use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData, Value, types};
 use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 
 use super::modifiers::Modifiers;
-use super::scope::{Place, Register, natural};
+use super::place::{Place, Register, natural};
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::context::DeviceThread;
 

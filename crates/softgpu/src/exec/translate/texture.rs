@@ -6,7 +6,7 @@ use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
 use fermata_ptx::ast::{Instruction, Operand, Type};
 
 use super::modifiers::Modifiers;
-use super::scope::{Place, natural};
+use super::place::{Place, natural};
 use super::{Refused, Step, Translator};
 use crate::exec::Referent;
 use crate::exec::runtime::context::DeviceThread;

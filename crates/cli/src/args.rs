@@ -55,6 +55,8 @@ pub enum Verb {
     Resume(verb::resume::Args),
     /// Keep a program alive: take images of it, and restart it from the newest when it dies.
     Protect(verb::protect::Args),
+    /// Answer requests by instances of a program that are restored for them.
+    Function(verb::function::Args),
     /// List, examine, compare and remove images.
     Images(verb::images::Args),
     /// Draw how an image was taken, as a page or as a trace.
@@ -97,6 +99,7 @@ impl Verb {
             Self::Pause(args) => verb::pause::call(args, printer),
             Self::Resume(args) => verb::resume::call(args, printer),
             Self::Protect(args) => verb::protect::call(args, printer),
+            Self::Function(args) => verb::function::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
             Self::Report(args) => verb::report::call(&args, printer),
             Self::Trace(args) => verb::trace::call(args, printer),

@@ -6,6 +6,7 @@ use std::io;
 use fermata_bench::BenchError;
 use fermata_control::ControlError;
 use fermata_control::user::FailureKind;
+use fermata_function::RecordError;
 use fermata_store::StoreError;
 
 /// The user can mend it.
@@ -153,6 +154,27 @@ impl From<StoreError> for Failure {
             | E::LostImage { .. } => USER,
         };
         Self::new(status, sentence(&e)).hint(e.hint().unwrap_or_default())
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(e: RecordError) -> Self {
+        let text = sentence(&e);
+        match e {
+            RecordError::NotFound(_) => {
+                Self::new(NOT_FOUND, text).hint("`fermata function ls` lists the functions")
+            }
+            RecordError::BadName(_) => {
+                Self::new(USER, text).hint("use letters, digits, dots and dashes")
+            }
+            RecordError::Damaged { .. } => {
+                let hint = "remove the function with `fermata function rm`, and make it again";
+                Self::new(DAMAGED, text).hint(hint)
+            }
+            RecordError::Newer { .. } => Self::new(HOST, text),
+            RecordError::Store(e) => e.into(),
+            RecordError::Io { .. } => Self::new(USER, text),
+        }
     }
 }
 

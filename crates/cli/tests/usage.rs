@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Finished, Place, finish};
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "run",
     "ps",
     "logs",
@@ -18,6 +18,7 @@ const VERBS: [&str; 16] = [
     "checkpoint",
     "restore",
     "protect",
+    "function",
     "images",
     "bench",
     "doctor",
@@ -39,6 +40,14 @@ fn every_verb_has_help_with_examples() {
         );
         assert!(done.stdout.contains(&format!("fermata {verb}")), "{verb}");
         assert!(done.stderr.is_empty());
+    }
+    for verb in ["create", "serve", "ls", "show", "rm"] {
+        let done = place.call(&["function", verb, "--help"]);
+        assert!(
+            done.stdout.contains("Examples:\n  "),
+            "function {verb}: {}",
+            done.stdout
+        );
     }
     for verb in ["ls", "inspect", "verify", "diff", "rm", "gc"] {
         let done = place.call(&["images", verb, "--help"]);

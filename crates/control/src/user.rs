@@ -90,6 +90,11 @@ pub enum Verb {
     Pause(Pause),
     /// Let a paused session go on [`FromDaemon::Resumed`].
     Resume(Resume),
+    /// Where a session's processes listen [`FromDaemon::Listening`].
+    Listening {
+        /// The session's name.
+        name: String,
+    },
     /// Keep an image of a disk in memory [`FromDaemon::Warmed`].
     Warm {
         /// As [`Checkpoint::output`].
@@ -203,6 +208,32 @@ pub struct Restore {
     /// Take an image and a store that others own, or can write to.
     #[serde(default)]
     pub trust_owner: bool,
+    /// Each session gets a network of its own, in which there is nothing but itself.
+    #[serde(default)]
+    pub own_network: bool,
+    /// The sessions are ended when the connection closes that has asked for them, and forgotten if they have not ended
+    /// before by themselves.
+    #[serde(default)]
+    pub leased: bool,
+}
+
+/// A socket at which a program listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Endpoint {
+    /// A TCP socket.
+    Tcp(std::net::SocketAddr),
+    /// A Unix socket of the stream type with a path, or with a name that begins with `@` and is no file.
+    Unix(Text),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => f.write_str(&path.lossy()),
+        }
+    }
 }
 
 /// From the daemon.
@@ -222,6 +253,8 @@ pub enum FromDaemon {
     Paused(Paused),
     /// A paused session goes on.
     Resumed(Resumed),
+    /// Where a session's processes listen.
+    Listening(Vec<Endpoint>),
     /// An image is kept in memory.
     Warmed(Warmed),
     /// Checks.

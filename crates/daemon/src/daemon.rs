@@ -444,6 +444,7 @@ pub(crate) mod scene {
             device: DeviceChoice::Soft,
             variables: worker::Variables::new(),
             image: None,
+            own_network: false,
             state: SessionState::Running,
         }
     }

@@ -37,6 +37,8 @@ pub struct Job {
     pub dir: PathBuf,
     /// Bring pages in on demand.
     pub lazy: bool,
+    /// Whether the program gets a network of its own.
+    pub own_network: bool,
     /// The program's process id in the image.
     pub root: u32,
     /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the

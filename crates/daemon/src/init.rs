@@ -111,7 +111,13 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     command.args([INIT, text]).arg(&job.agents);
     let mut fds = vec![socket, theirs];
     fds.extend(input);
-    sys::prepare(&mut command, Extra::fds(fds));
+    sys::prepare(
+        &mut command,
+        Extra {
+            own_network: job.own_network,
+            ..Extra::fds(fds)
+        },
+    );
     let mut child = command.spawn()?;
     drop(command);
     tell(&mut reporter, &HelperReport::Init(child.id()));
@@ -188,7 +194,9 @@ fn init(job: &Job) -> io::Result<i32> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", flags, None)?;
     let _ = keep_numbers_apart(job.root);
-
+    if job.own_network {
+        sys::raise_loopback()?;
+    }
     if job.lazy {
         pages::hold(holder, NOT_RESTORED)?;
     }

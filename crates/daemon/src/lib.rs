@@ -39,6 +39,7 @@ mod kept_logs;
 mod kerndat;
 mod leave;
 mod letters;
+mod listening;
 mod log;
 mod log_limit;
 mod monitor;

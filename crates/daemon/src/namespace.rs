@@ -49,6 +49,8 @@ pub struct HostImage<'a> {
     pub nameless: Vec<Temporary>,
     /// Bring pages in on demand.
     pub lazy: bool,
+    /// Whether the program gets a network of its own.
+    pub own_network: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
     pub connected: bool,
     /// A pipe in place of the one with this number.
@@ -85,6 +87,7 @@ impl Namespace {
             criu: criu.command().to_vec(),
             dir: image.work.clone(),
             lazy: image.lazy,
+            own_network: image.own_network,
             root: image.root,
             log: image.log.clone(),
             replaced: image.replaced.clone(),

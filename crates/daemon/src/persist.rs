@@ -55,6 +55,9 @@ pub struct SessionMeta {
     /// The image it came from.
     #[serde(default, with = "fermata_control::text::some_path")]
     pub image: Option<PathBuf>,
+    /// Whether it has a network of its own.
+    #[serde(default)]
+    pub own_network: bool,
     /// What a pause has put aside, or is about to.
     #[serde(default)]
     pub entry: Option<Entry>,

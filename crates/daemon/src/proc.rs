@@ -182,7 +182,7 @@ pub fn outer_pid(init: u32, inner: u32) -> Option<u32> {
         .find(|pid| inner_pid(*pid) == Some(inner) && namespace(*pid).as_ref() == Some(&wanted))
 }
 
-/// The PID and mount namespaces of a process, unless they are the daemon's own.
+/// The PID, mount and network namespaces of a process, unless the first two are the daemon's own.
 ///
 /// # Errors
 /// The process has ended or belongs to somebody else.
@@ -196,7 +196,7 @@ pub fn foreign_namespaces(pid: u32) -> io::Result<Option<Vec<OwnedFd>>> {
         return Ok(None);
     }
     let open = |name: &str| File::open(theirs.join(name)).map(OwnedFd::from);
-    Ok(Some(vec![open("pid")?, open("mnt")?]))
+    Ok(Some(vec![open("pid")?, open("mnt")?, open("net")?]))
 }
 
 /// The open descriptors of a process, and what each leads to.

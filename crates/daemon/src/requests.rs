@@ -16,6 +16,7 @@ use crate::daemon::Daemon;
 use crate::doctor;
 use crate::failure::{Hint, Result, fail, next_step};
 use crate::input;
+use crate::listening;
 use crate::pause::{pause, resume};
 use crate::restore::{resolve, restore};
 use crate::run::run;
@@ -35,7 +36,17 @@ const NOW: Timespec = Timespec {
 };
 
 /// Serves requests until the user closes the connection or sends something else.
+///
+/// Sessions that are [leased](fermata_control::user::Restore::leased) end with the connection.
 pub fn serve(daemon: &Arc<Daemon>, user: &User) {
+    let mut leased = Vec::new();
+    serve_all(daemon, user, &mut leased);
+    for session in leased {
+        end_lease(daemon, &session);
+    }
+}
+
+fn serve_all(daemon: &Arc<Daemon>, user: &User, leased: &mut Vec<Arc<Session>>) {
     loop {
         let (request, fds) = match user.recv(IDLE) {
             Ok(received) => received,
@@ -53,6 +64,7 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
             }
         };
         let shutdown = matches!(request.verb, Verb::Shutdown { .. });
+        let leases = matches!(&request.verb, Verb::Restore(restore) if restore.leased);
         let answer = answer(daemon, user, request, fds).unwrap_or_else(|mut failure| {
             warn!("failed: {}", failure.message);
             if failure.hint.is_empty() {
@@ -60,6 +72,10 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
             }
             FromDaemon::Failed(failure)
         });
+        if let (true, FromDaemon::Restored(restored)) = (leases, &answer) {
+            let sessions = restored.sessions.iter();
+            leased.extend(sessions.filter_map(|it| daemon.session(&it.name).ok()));
+        }
         let ends = shutdown && answer == FromDaemon::Done;
         let sent = user.send(&answer, &[]);
         if ends {
@@ -70,6 +86,15 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
         if sent.is_err() {
             return;
         }
+    }
+}
+
+/// Ends a session and forgets it. One that has ended by itself stays in the list, with what it printed.
+fn end_lease(daemon: &Daemon, session: &Arc<Session>) {
+    // It has ended.
+    let _ = session.signal(Signal::KILL.as_raw());
+    if session.wait(KILL_TIME) && session.describe().killed {
+        daemon.remove(session);
     }
 }
 
@@ -106,6 +131,9 @@ fn answer(
             daemon.sessions().iter().map(|s| s.describe()).collect(),
         )),
         Verb::Session { name } => Ok(FromDaemon::Session(daemon.session(&name)?.describe())),
+        Verb::Listening { name } => Ok(FromDaemon::Listening(listening::listening(
+            &*daemon.session(&name)?,
+        ))),
         Verb::Kill { name, signal } => kill(&*daemon.session(&name)?, signal),
         Verb::Wait { name } => wait(&*daemon.session(&name)?, user),
         Verb::Checkpoint(request) => {

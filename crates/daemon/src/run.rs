@@ -72,6 +72,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         device: request.device,
         variables,
         image: None,
+        own_network: false,
         state: SessionState::Running,
     })?;
     match start(daemon, &session, request, &path, &argv, env, stdin) {

@@ -27,6 +27,8 @@ pub struct Extra {
     pub unshare: bool,
     /// Whether it lives in a new mount namespace.
     pub own_mounts: bool,
+    /// Whether it lives in a new network namespace; see [`raise_loopback`].
+    pub own_network: bool,
     /// Namespaces it enters; a PID namespace counts for its children.
     pub namespaces: Vec<OwnedFd>,
     /// Whether it gets the limits that this process had when it was started.
@@ -177,6 +179,9 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             if extra.own_mounts {
                 check(libc::unshare(libc::CLONE_NEWNS))?;
             }
+            if extra.own_network {
+                check(libc::unshare(libc::CLONE_NEWNET))?;
+            }
             if extra.own_ipc {
                 // Without the right to it no checkpoint can be taken either.
                 libc::unshare(libc::CLONE_NEWIPC);
@@ -311,6 +316,25 @@ pub fn userfaultfd_permitted() -> bool {
         libc::close(fd as RawFd);
     }
     true
+}
+
+/// Makes the addresses of the loopback interface usable: in a new network namespace it is there, and down.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn raise_loopback() -> io::Result<()> {
+    // SAFETY: a new descriptor, or an error.
+    let socket =
+        check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: open by the line above, and owned by nothing else.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: plain data; the name is ended by the zeros behind it.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: the request is a live variable of the type that the call takes.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) })?;
+    Ok(())
 }
 
 /// Ends this process at once if its parent is gone; for helpers that make no sense without it.

@@ -82,6 +82,7 @@ impl Scene {
             log: log.clone(),
             old_log: Some(self.path("log")),
             lazy: true,
+            own_network: false,
             connected: true,
             input: None,
             replaced: Vec::new(),

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod completions;
 pub mod doctor;
+pub mod function;
 pub mod images;
 pub mod kill;
 pub mod logs;

@@ -62,6 +62,10 @@ pub struct Args {
     /// what the image says, with your rights: only for images whose origin you know.
     #[arg(long)]
     trust_owner: bool,
+    /// Give each session a network of its own with nothing in it but itself, so that several copies can listen at one
+    /// address: `nsenter -t PID -n` enters it.
+    #[arg(long)]
+    own_network: bool,
     /// Return as soon as the program runs, and print the session's name.
     #[arg(long, short)]
     detach: bool,
@@ -84,6 +88,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         ignore_changed_files: args.ignore_changed_files,
         ignore_places: args.ignore_places,
         trust_owner: args.trust_owner,
+        own_network: args.own_network,
+        leased: false,
     });
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;

@@ -85,7 +85,11 @@ pub fn attended(
     attend::status(&ended, printer)
 }
 
-fn request(
+/// The request that starts a program with this process's environment and `variables`.
+///
+/// # Errors
+/// There is no such program, or it cannot be executed.
+pub fn request(
     command: Vec<OsString>,
     name: Option<String>,
     device: Device,
@@ -113,7 +117,11 @@ fn own_umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-fn start(
+/// Starts it, with this command's input if it is `attended`.
+///
+/// # Errors
+/// Those of the daemon.
+pub fn start(
     daemon: &Daemon,
     verb: Verb,
     attended: bool,

@@ -64,6 +64,7 @@ pub(crate) struct Source {
     late: Late,
     check: LoadCheck,
     ignore_places: bool,
+    pub(super) own_network: bool,
 }
 
 impl Source {
@@ -127,6 +128,7 @@ impl Source {
             late,
             check: request.check,
             ignore_places: request.ignore_places,
+            own_network: request.own_network,
         })
     }
 
@@ -151,6 +153,8 @@ impl Source {
             ignore_places: true,
             // What the session came from was trusted then.
             trust_owner: true,
+            own_network: session.own_network,
+            leased: false,
         };
         Self::open(daemon, &request, None)
     }
@@ -349,6 +353,7 @@ impl Source {
             replaced: self.replaced.clone(),
             nameless: nameless.to_vec(),
             lazy,
+            own_network: self.own_network,
             connected: self.record.connections.is_some(),
             input,
             exit_file: session.dir.join(EXIT_FILE),

@@ -43,10 +43,15 @@ pub fn restore(
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
         return Err(fail(FailureKind::User, message));
     }
-    if request.copies > 1 && source.record.connections.is_some_and(|ends| ends > 0) {
+    if request.copies > 1
+        && !request.own_network
+        && source.record.connections.is_some_and(|ends| ends > 0)
+    {
         let message =
             "the program has TCP connections, whose addresses only one of its copies can have";
-        return Err(fail(FailureKind::User, message).hint("restore it once"));
+        return Err(
+            fail(FailureKind::User, message).hint("restore it once, or with `--own-network`")
+        );
     }
     let names: Vec<Option<String>> = match (request.copies, &request.name) {
         (1, name) => vec![name.clone()],
@@ -130,6 +135,7 @@ fn start(
             device: source.device,
             variables,
             image: Some(source.image.dir().into()),
+            own_network: source.own_network,
             state: SessionState::Restoring,
         })?;
     let _busy = session.busy.lock();

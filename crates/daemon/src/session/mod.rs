@@ -69,6 +69,8 @@ pub struct Session {
     pub variables: Variables,
     /// The image it came from.
     pub image: Option<PathBuf>,
+    /// Whether it has a network of its own.
+    pub own_network: bool,
     /// Held by checkpoint, attachment and restore.
     pub busy: Mutex<()>,
     /// Whether what holds `busy` is a checkpoint.
@@ -187,6 +189,8 @@ pub struct Plan {
     pub variables: Variables,
     /// The image it comes from.
     pub image: Option<PathBuf>,
+    /// Whether it has a network of its own.
+    pub own_network: bool,
     /// `Running` or `Restoring`.
     pub state: SessionState,
 }
@@ -220,6 +224,7 @@ impl Session {
             device: plan.device,
             variables: plan.variables,
             image: plan.image,
+            own_network: plan.own_network,
             busy: Mutex::new(()),
             checkpointing: AtomicBool::new(false),
             arrivals: AtomicU64::new(0),

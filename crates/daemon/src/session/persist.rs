@@ -60,6 +60,7 @@ impl Session {
             device: meta.device,
             variables: variables_of(meta.variables),
             image: meta.image,
+            own_network: meta.own_network,
             state: inner.state,
         };
         let session = Self::assemble(plan, meta.started, inner);
@@ -102,6 +103,7 @@ impl Session {
             soft: inner.soft,
             devices: inner.devices.clone(),
             image: self.image.clone(),
+            own_network: self.own_network,
             entry: inner.entry.clone(),
             again: inner.again.clone(),
             input: inner.input,

@@ -52,6 +52,21 @@ pub fn is_held_elsewhere(ends: Ends, tree: &[u32]) -> bool {
     other.is_some_and(|it| it.inode != 0 && !held.contains_key(&it.inode))
 }
 
+/// The addresses at which the processes `tree` listen, each once.
+pub fn listening(tree: &[u32]) -> Vec<SocketAddr> {
+    let (Some(root), held) = (tree.first(), holders(tree)) else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = sockets(*root)
+        .into_iter()
+        .filter(|it| it.state == state::LISTEN && held.contains_key(&it.inode))
+        .map(|it| it.ends.own)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 fn judge(sockets: &[Socket], held: &HashMap<u64, Holder>) -> Vec<Unsaved> {
     let by_ends: HashMap<Ends, &Socket> = sockets.iter().map(|it| (it.ends, it)).collect();
     let own = sockets

@@ -49,6 +49,8 @@ enum Verb {
     Warm(warm::Args),
 }
 
+pub use self::rm::remove;
+
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     match args.verb {

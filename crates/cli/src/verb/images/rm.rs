@@ -44,7 +44,11 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn remove(text: &std::path::Path) -> Result<Removed, Failure> {
+/// Removes the image the user means.
+///
+/// # Errors
+/// There is none, or it is in use.
+pub fn remove(text: &std::path::Path) -> Result<Removed, Failure> {
     let dir = place::image(text)?;
     let written_to = Image::open(&dir).ok().map(|i| i.store().to_owned());
     let store = match Store::open(&written_to.unwrap_or_else(|| Paths::find().store()), false) {

@@ -285,6 +285,8 @@ impl Guard {
             ignore_changed_files: false,
             ignore_places: false,
             trust_owner: false,
+            own_network: false,
+            leased: false,
         });
         let until = Instant::now() + LOCK_TIME;
         loop {

@@ -16,6 +16,13 @@ const NO_CIRCLES: [&str; 22] = [
     "wire", "worker",
 ];
 
+/// Folders of a crate from above: a file imports from its own folder and from those that come later. Files of the crate's
+/// root lie below all.
+const LEVELS: [(&str, &[&str]); 1] = [(
+    "client",
+    &["api", "frame", "agent", "work", "object", "link", "thread"],
+)];
+
 /// Names that types of one crate may share, with the reason.
 const SHARED: [(&str, &str, &str); 1] = [(
     "cli",
@@ -29,6 +36,11 @@ pub fn check(root: &Path, findings: &mut Vec<String>) -> Result<()> {
         let of = Crate::read(&root.join("crates").join(&name).join("src"))?;
         if NO_CIRCLES.contains(&name.as_str()) {
             circles(&name, &of, findings);
+        }
+        if let Some((_, levels)) = LEVELS.iter().find(|(of, _)| *of == name) {
+            for arrow in upward(&of, levels) {
+                findings.push(format!("crates/{name}: an import goes up: {arrow}"));
+            }
         }
         names(&name, &of, findings);
     }
@@ -56,6 +68,23 @@ fn circles(name: &str, of: &Crate, findings: &mut Vec<String>) {
             "crates/{name}: files import each other in a circle; move what both use below them:\n{circle}"
         ));
     }
+}
+
+/// Imports of a folder from one above it.
+fn upward(of: &Crate, levels: &[&str]) -> Vec<String> {
+    let level = |file: usize| {
+        let folder = of.files[file].iter().next();
+        let at = levels.iter().position(|it| folder == Some(it.as_ref()));
+        at.unwrap_or(levels.len())
+    };
+    let arrows = imports::arrows(of).into_iter();
+    let up = arrows.filter(|((from, to), _)| level(*from) > level(*to));
+    up.map(|((from, to), names)| {
+        let names: Vec<String> = names.into_iter().collect();
+        let (from, to) = (of.files[from].display(), of.files[to].display());
+        format!("{from} -> {to}: {}", names.join(", "))
+    })
+    .collect()
 }
 
 fn names(name: &str, of: &Crate, findings: &mut Vec<String>) {
@@ -106,6 +135,27 @@ mod tests {
         let circles = imports::report(&of);
         assert_eq!(circles.len(), 1, "{circles:?}");
         assert!(circles[0].contains("a.rs -> b.rs: B") && circles[0].contains("b.rs -> a.rs: A"));
+    }
+
+    #[test]
+    fn an_import_from_a_folder_above_is_found_and_one_from_below_is_none() {
+        let of = Crate::of(&[
+            ("lib.rs", "mod high; mod low; mod base;"),
+            ("base.rs", "use crate::low::a::A; pub struct B(A);"),
+            ("high/mod.rs", "pub mod c;"),
+            ("high/c.rs", "use crate::low::a::A; pub struct C(A);"),
+            ("low/mod.rs", "pub mod a; pub mod d;"),
+            ("low/a.rs", "pub struct A;"),
+            (
+                "low/d.rs",
+                "use super::a::A; use crate::high::c::C; struct D(A, C);",
+            ),
+        ]);
+        let found = upward(&of, &["high", "low"]);
+        assert_eq!(
+            found,
+            ["base.rs -> low/a.rs: A", "low/d.rs -> high/c.rs: C"]
+        );
     }
 
     #[test]

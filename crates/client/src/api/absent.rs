@@ -7,9 +7,9 @@ use core::ffi::{c_uint, c_ulonglong};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuMulticastCreate(

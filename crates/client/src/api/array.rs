@@ -7,13 +7,13 @@ use fermata_abi::sys::driver as sys;
 
 use super::boxes::issue;
 use crate::args::{In, Out};
-use crate::array::Shape;
-use crate::boxes::{Corner, Memory, Origin, copy};
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
+use crate::object::array::Shape;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::boxes::{Corner, Memory, Origin, copy};
 
 driver_api! {
     fn cuArrayCreate_v2(array: Out<sys::CUarray>, desc: In<sys::CUDA_ARRAY_DESCRIPTOR>) {

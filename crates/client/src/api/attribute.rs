@@ -6,12 +6,12 @@ use fermata_abi::op::{HostKind, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::link;
-use crate::mirror::{Block, Kind};
+use crate::object::mirror::{Block, Kind};
+use crate::object::session::session;
+use crate::object::stream::legacy;
 use crate::result::Result;
-use crate::session::session;
-use crate::stream::legacy;
 
 driver_api! {
     fn cuStreamSetAttribute(

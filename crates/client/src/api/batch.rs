@@ -11,12 +11,12 @@ use super::copy::issue;
 use super::graph_any::memory_operations;
 use super::host::check_hint;
 use crate::args::Out;
-use crate::capture;
-use crate::copy::End;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::link;
+use crate::object::copy::End;
+use crate::object::session::{Session, session};
 use crate::result::Result;
-use crate::session::{Session, session};
+use crate::work::capture;
 
 driver_api! {
     fn cuMemcpyBatchAsync(

@@ -7,13 +7,13 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, NodeKind};
 
 use crate::args::In;
-use crate::boxes::{Corner, Memory, Origin, copy};
-use crate::capture;
-use crate::context::with_current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
+use crate::object::context::with_current;
+use crate::object::session::{Session, session};
+use crate::object::stream::legacy;
 use crate::result::Result;
-use crate::session::{Session, session};
-use crate::stream::legacy;
+use crate::work::boxes::{Corner, Memory, Origin, copy};
+use crate::work::capture;
 
 driver_api! {
     fn cuMemcpy2D_v2(copy: In<sys::CUDA_MEMCPY2D>) {

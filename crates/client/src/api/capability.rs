@@ -6,12 +6,12 @@ use fermata_abi::op::{DeviceQuestion, Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles;
 use crate::link;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     /// Contexts with a part of the multiprocessors exist under NVIDIA's process service only.

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use super::graph::ids;
 use crate::args::{In, Out};
-use crate::capture::{begin, end, exchange_mode, mode, mode_number};
-use crate::entry::driver_api;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
+use crate::link::fault;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture::{begin, end, exchange_mode, mode, mode_number};
 
 driver_api! {
     fn cuStreamBeginCapture(stream: sys::CUstream) {

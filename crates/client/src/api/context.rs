@@ -7,14 +7,14 @@ use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::capture;
-use crate::context::{current, current_or_none, current_pointer, pop, push, set_current};
-use crate::entry::driver_api;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::link;
+use crate::link::fault;
+use crate::object::context::{current, current_or_none, current_pointer, pop, push, set_current};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
-use crate::teardown;
+use crate::work::capture;
+use crate::work::teardown;
 
 driver_api! {
     fn cuCtxCreate(context: Out<sys::CUcontext>, flags: c_uint, device: sys::CUdevice) {

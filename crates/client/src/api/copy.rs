@@ -6,13 +6,13 @@ use fermata_abi::op::StreamRef;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, NodeKind};
 
-use crate::capture;
-use crate::context::with_current;
-use crate::copy::{End, linear};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
+use crate::object::context::with_current;
+use crate::object::copy::{End, linear};
+use crate::object::session::{Session, session};
+use crate::object::stream::legacy;
 use crate::result::Result;
-use crate::session::{Session, session};
-use crate::stream::legacy;
+use crate::work::capture;
 
 driver_api! {
     fn cuMemcpy(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize) {

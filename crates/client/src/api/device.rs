@@ -5,10 +5,10 @@ use core::ffi::{c_char, c_int, c_uint};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{Name, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
-use crate::teardown;
+use crate::work::teardown;
 
 driver_api! {
     fn cuDeviceGet(device: Out<sys::CUdevice>, ordinal: c_int) {

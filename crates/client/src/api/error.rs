@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 
 driver_api! {
     fn cuGetErrorName(error: sys::CUresult, name: Out<*const c_char>) {

@@ -7,13 +7,13 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
 use crate::args::Out;
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
 use crate::link;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture;
 
 const FLAGS: c_uint =
     sys::CU_EVENT_BLOCKING_SYNC | sys::CU_EVENT_DISABLE_TIMING | sys::CU_EVENT_INTERPROCESS;

@@ -5,13 +5,13 @@ use core::ffi::{c_uchar, c_uint, c_ushort};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemsetNode, NodeKind};
 
-use crate::capture;
-use crate::context::with_current;
-use crate::copy::{Fill, fill};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
+use crate::object::context::with_current;
+use crate::object::copy::{Fill, fill};
+use crate::object::session::session;
+use crate::object::stream::legacy;
 use crate::result::Result;
-use crate::session::session;
-use crate::stream::legacy;
+use crate::work::capture;
 
 driver_api! {
     fn cuMemsetD8_v2(address: sys::CUdeviceptr, value: c_uchar, count: usize) {

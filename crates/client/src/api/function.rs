@@ -6,13 +6,13 @@ use std::sync::Arc;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::context::with_current;
-use crate::entry::driver_api;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
-use crate::module::Function;
+use crate::link::fault;
+use crate::object::context::with_current;
+use crate::object::module::Function;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: sys::CUfunction_attribute, function: sys::CUfunction) {

@@ -7,12 +7,12 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::{Edge, EdgeData, Graph, NodeId};
 
 use crate::args::{In, Name, Out};
-use crate::capture::PLAIN;
-use crate::entry::driver_api;
-use crate::graphs::{State, refused};
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
+use crate::object::graphs::{State, refused};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture::PLAIN;
 
 driver_api! {
     fn cuGraphCreate(graph: Out<sys::CUgraph>, flags: c_uint) {

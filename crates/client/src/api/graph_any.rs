@@ -8,10 +8,10 @@ use fermata_graph::{HostCall, MemOp, MemOpKind, NodeKind};
 use super::graph_node::{add, add_with, alloc_node, child_of};
 use super::graph_params::{copy_node, kernel_node, memset_node};
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::of;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuGraphAddNode(

@@ -9,16 +9,16 @@ use fermata_graph::NodeKind;
 use super::graph_node::{child_of, host_node, kernel};
 use super::graph_params::{copy_node, kernel_node, memset_node};
 use crate::args::{In, Out};
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
-use crate::fault;
-use crate::graphs::Stale;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::link;
-use crate::lower;
+use crate::link::fault;
+use crate::object::context::current;
+use crate::object::graphs::Stale;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture;
+use crate::work::lower;
 
 driver_api! {
     fn cuGraphInstantiate(
@@ -214,7 +214,7 @@ fn instantiate(graph: sys::CUgraph, flags: u64) -> Result<sys::CUgraphExec> {
     let session = session()?;
     let context = current()?;
     let graph = session.graphs.lock().graph(of(graph))?.clone();
-    graph.order().map_err(crate::graphs::refused)?;
+    graph.order().map_err(crate::object::graphs::refused)?;
     let (handle, exec) = lower::create(session, &context, graph, flags)?;
     session.graphs.lock().execs.insert(handle, exec);
     Ok(to_pointer(handle))

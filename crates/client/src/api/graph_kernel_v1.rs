@@ -6,10 +6,10 @@ use fermata_graph::{KernelNode, NodeKind};
 use super::graph_node::{add, kernel};
 use super::graph_params::{kernel_node, kernel_params};
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::of;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuGraphAddKernelNode(

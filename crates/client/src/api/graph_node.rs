@@ -11,15 +11,15 @@ use fermata_graph::{
 use super::graph::{edge_data, ids};
 use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
 use crate::args::{In, Out};
-use crate::capture::PLAIN;
-use crate::context::current;
-use crate::entry::driver_api;
-use crate::graphs::refused;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::link;
-use crate::mirror::{Block, Kind};
+use crate::object::context::current;
+use crate::object::graphs::refused;
+use crate::object::mirror::{Block, Kind};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture::PLAIN;
 
 driver_api! {
     fn cuGraphAddKernelNode_v2(

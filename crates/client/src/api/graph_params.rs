@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 
 use super::function::find;
 use crate::args::In;
-use crate::context::{current, with_current};
-use crate::fault;
 use crate::handles::{of, to_pointer};
-use crate::launch::with_params;
+use crate::link::fault;
+use crate::object::context::{current, with_current};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::launch::with_params;
 
 /// A kernel node's parameters.
 pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {

@@ -6,14 +6,14 @@ use fermata_abi::op::{Address, HostKind};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
-use crate::fault;
-use crate::host;
-use crate::mirror::{Block, Kind};
+use crate::frame::entry::driver_api;
+use crate::link::fault;
+use crate::object::context::current;
+use crate::object::host;
+use crate::object::mirror::{Block, Kind};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture;
 
 const HOST_ALLOC_FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE
     | sys::CU_MEMHOSTALLOC_DEVICEMAP

@@ -6,9 +6,11 @@ use fermata_abi::sys::driver as sys;
 use fermata_abi::table::{Missing, resolve};
 
 use super::proc_table;
+use crate::agent::begin;
+use crate::api::tables;
 use crate::args::{In, Name, Out};
-use crate::entry::driver_api;
-use crate::{begin, session, tables};
+use crate::frame::entry::driver_api;
+use crate::object::session;
 
 driver_api! {
     fn cuInit(flags: c_uint) {

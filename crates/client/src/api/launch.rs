@@ -8,17 +8,17 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::{HostCall, KernelNode, NodeKind};
 
 use crate::args::In;
-use crate::callback::{self, Callback};
-use crate::capture;
-use crate::context::Context;
-use crate::entry::driver_api;
-use crate::event::Event;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::handles::of;
-use crate::launch::{LaunchShape, check, launch, with_params};
-use crate::module::Function;
+use crate::link::callback::{self, Callback};
+use crate::link::fault;
+use crate::object::context::Context;
+use crate::object::event::Event;
+use crate::object::module::Function;
+use crate::object::session::{Session, session};
 use crate::result::Result;
-use crate::session::{Session, session};
+use crate::work::capture;
+use crate::work::launch::{LaunchShape, check, launch, with_params};
 
 driver_api! {
     fn cuLaunchKernel(

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use super::function::find;
 use super::launch::issue;
 use crate::args::In;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::of;
-use crate::launch::LaunchShape;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::launch::LaunchShape;
 
 /// Most bytes of parameters.
 const MOST: usize = 4096;

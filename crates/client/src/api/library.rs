@@ -7,14 +7,14 @@ use fermata_abi::sys::driver as sys;
 use super::function::put_param;
 use super::module::read_image;
 use crate::args::{In, Name, Out};
-use crate::capture;
-use crate::context::{current, current_or_none, with_current};
-use crate::entry::driver_api;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
-use crate::image;
-use crate::session::session;
-use crate::teardown;
+use crate::link::fault;
+use crate::link::image;
+use crate::object::context::{current, current_or_none, with_current};
+use crate::object::session::session;
+use crate::work::capture;
+use crate::work::teardown;
 
 driver_api! {
     fn cuLibraryLoadData(
@@ -192,7 +192,7 @@ driver_api! {
 /// else the primary one.
 fn context_on(
     device: sys::CUdevice,
-) -> crate::result::Result<std::sync::Arc<crate::context::Context>> {
+) -> crate::result::Result<std::sync::Arc<crate::object::context::Context>> {
     match current_or_none() {
         Some(context) if context.device == device => Ok(context),
         _ => {

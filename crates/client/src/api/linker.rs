@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 
 use super::module::read_image;
 use crate::args::{In, Name, Out};
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::{self, of, to_pointer};
 use crate::link;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 /// An input.
 struct Input {

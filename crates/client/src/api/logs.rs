@@ -5,10 +5,10 @@ use core::ffi::{c_char, c_uint, c_void};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{Name, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuLogsCurrent(iterator: Out<sys::CUlogIterator>, flags: c_uint) {

@@ -8,12 +8,13 @@ use fermata_graph::NodeKind;
 
 use super::graph_node::alloc_node;
 use crate::args::Out;
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
-use crate::mirror::{Block, Kind};
-use crate::session::session;
-use crate::{fault, link};
+use crate::frame::entry::driver_api;
+use crate::link;
+use crate::link::fault;
+use crate::object::context::current;
+use crate::object::mirror::{Block, Kind};
+use crate::object::session::session;
+use crate::work::capture;
 
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: usize = 512;
@@ -47,7 +48,7 @@ driver_api! {
         capture::forbid_unsafe(session)?;
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         match block.kind {
-            Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::host::free(&session.memory, address, kind),
+            Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::object::host::free(&session.memory, address, kind),
             Kind::Device | Kind::Pool => {
                 let free = |block: &Block| matches!(block.kind, Kind::Device | Kind::Pool);
                 session.memory.remove(address, free)?;

@@ -5,11 +5,11 @@ use core::ffi::c_uint;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::array::Shape;
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
-use crate::session::session;
+use crate::object::array::Shape;
+use crate::object::context::current;
+use crate::object::session::session;
 
 driver_api! {
     fn cuMipmappedArrayCreate(

@@ -40,6 +40,7 @@ mod proc_table;
 mod reference;
 mod shareable;
 mod stream;
+mod tables;
 mod tensor_map;
 mod texture;
 mod unsupported;

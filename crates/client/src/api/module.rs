@@ -5,14 +5,14 @@ use core::ffi::{c_char, c_uint, c_void};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Name, Out};
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
-use crate::image;
+use crate::link::image;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
-use crate::teardown;
+use crate::work::capture;
+use crate::work::teardown;
 
 driver_api! {
     fn cuModuleLoad(module: Out<sys::CUmodule>, path: Name) {

@@ -8,10 +8,10 @@ use fermata_abi::sys::driver as sys;
 use super::function::find;
 use super::launch::Attributes;
 use crate::args::{In, Out};
-use crate::entry::driver_api;
-use crate::module::Function;
+use crate::frame::entry::driver_api;
+use crate::object::module::Function;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(

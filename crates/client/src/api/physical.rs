@@ -5,9 +5,9 @@ use core::ffi::{c_ulonglong, c_void};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
-use crate::physical::GRANULARITY;
-use crate::session::session;
+use crate::frame::entry::driver_api;
+use crate::object::physical::GRANULARITY;
+use crate::object::session::session;
 
 driver_api! {
     fn cuMemGetAllocationGranularity(

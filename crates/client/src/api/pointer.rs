@@ -6,11 +6,11 @@ use fermata_abi::op::HostKind;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
-use crate::mirror::{Block, Kind};
+use crate::object::mirror::{Block, Kind};
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuPointerGetAttribute(data: Out<c_void>, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr) {

@@ -5,12 +5,12 @@ use core::ffi::c_void;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
-use crate::mirror::{Block, Kind};
-use crate::pool::Pool;
+use crate::object::mirror::{Block, Kind};
+use crate::object::pool::Pool;
+use crate::object::session::{Session, session};
 use crate::result::Result;
-use crate::session::{Session, session};
 
 driver_api! {
     fn cuDeviceGetDefaultMemPool(pool: Out<sys::CUmemoryPool>, device: sys::CUdevice) {

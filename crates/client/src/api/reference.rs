@@ -8,13 +8,13 @@ use fermata_abi::sys::driver as sys;
 
 use super::function::find;
 use crate::args::{In, Name, Out};
-use crate::copy::End;
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
-use crate::module::Module;
-use crate::reference::Reference;
+use crate::object::copy::End;
+use crate::object::module::Module;
+use crate::object::reference::Reference;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 /// What a program may say of a texture reference.
 const FLAGS: c_uint = sys::CU_TRSF_READ_AS_INTEGER
@@ -122,7 +122,7 @@ driver_api! {
 
     fn cuTexRefSetFormat(reference: sys::CUtexref, format: sys::CUarray_format, channels: c_int) {
         let channels = u32::try_from(channels).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-        crate::array::element(format, channels)?;
+        crate::object::array::element(format, channels)?;
         known(reference)?.change(|it| {
             (it.settings.format, it.settings.channels) = (format, channels);
             if let Some(Resource::Linear { format: of, channels: count, .. }) = &mut it.resource {
@@ -320,7 +320,7 @@ fn pitched(
     pitch: usize,
 ) -> Result {
     let (format, channels) = (desc.Format, desc.NumChannels);
-    let row = crate::array::element(format, channels)?.checked_mul(desc.Width as u64);
+    let row = crate::object::array::element(format, channels)?.checked_mul(desc.Width as u64);
     let (height, pitch) = (desc.Height as u64, pitch as u64);
     let fits = row.is_some_and(|row| row > 0 && row <= pitch) && height > 0;
     // Of the last row only what is used has to be there.

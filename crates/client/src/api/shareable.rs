@@ -1,4 +1,4 @@
-//! Memory by handles that other processes of the session understand ([`crate::shared`]).
+//! Memory by handles that other processes of the session understand ([`crate::object::shared`]).
 //!
 //! ```text
 //!   cuIpcGetMemHandle ─► 64 bytes ─────────► (the program passes them on) ─► cuIpcOpenMemHandle
@@ -17,11 +17,11 @@ use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
 use crate::args::Out;
-use crate::entry::driver_api;
-use crate::mirror::Kind;
+use crate::frame::entry::driver_api;
+use crate::object::mirror::Kind;
+use crate::object::session::session;
+use crate::object::shared;
 use crate::result::Result;
-use crate::session::session;
-use crate::shared;
 
 driver_api! {
     fn cuIpcGetMemHandle(handle: Out<sys::CUipcMemHandle>, address: sys::CUdeviceptr) {

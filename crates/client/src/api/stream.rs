@@ -7,14 +7,14 @@ use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemOp, MemOpKind, NodeKind};
 
 use crate::args::Out;
-use crate::capture;
-use crate::context::current;
-use crate::entry::driver_api;
-use crate::fault;
+use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::link;
+use crate::link::fault;
+use crate::object::context::current;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
+use crate::work::capture;
 
 driver_api! {
     fn cuStreamCreate(stream: Out<sys::CUstream>, flags: c_uint) {

@@ -8,10 +8,10 @@ use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::link;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 /// Most dimensions of a tensor.
 const MOST_DIMENSIONS: u32 = 5;

@@ -4,10 +4,10 @@ use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
-use crate::entry::driver_api;
+use crate::frame::entry::driver_api;
 use crate::handles::to_pointer;
+use crate::object::session::session;
 use crate::result::Result;
-use crate::session::session;
 
 driver_api! {
     fn cuTexObjectCreate(

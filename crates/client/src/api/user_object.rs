@@ -6,11 +6,11 @@ use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
-use crate::entry::driver_api;
-use crate::graphs::UserObject;
+use crate::frame::entry::driver_api;
 use crate::handles::{self, of, to_pointer};
+use crate::object::graphs::UserObject;
+use crate::object::session::{Session, session};
 use crate::result::Result;
-use crate::session::{Session, session};
 
 driver_api! {
     fn cuUserObjectCreate(

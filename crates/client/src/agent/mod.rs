@@ -1,0 +1,335 @@
+//! The agent thread: the daemon's hand inside the program.
+//!
+//! ```text
+//!   serving ── Quiesce ──► stopped ── Detach ──► detached ── wake block ──► reattaching
+//!      ▲                     │ Resume                │                          │
+//!      └─────────────────────┴───────────────────────┼───── Welcome ────────────┘
+//!                                                    └◄──── failed: wait for the next summons
+//! ```
+//! When the daemon ends while the program is attached, the program goes on, and the agent looks for the next
+//! daemon where the last one was.
+//!
+//! While threads are parked it allocates from our own allocator only and calls nothing of the C library
+//! that may lock.
+
+pub mod begin;
+pub mod quiesce;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{HostKind, ToProgram};
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::{ControlError, PROTOCOL, wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::link;
+use crate::link::callback;
+use crate::link::hello::{self, Control};
+use crate::link::wake;
+use crate::link::wake::Summons;
+use crate::notice;
+use crate::object::host;
+use crate::object::mirror::Kind;
+use crate::object::session;
+use crate::thread::gate;
+use crate::thread::quiet;
+use crate::thread::signal;
+
+/// How often the daemon's summons is looked for.
+const WAKE_POLL: Duration = Duration::from_millis(1);
+/// How often a daemon is looked for.
+const RETURN_POLL: Duration = Duration::from_millis(200);
+/// How often it is looked whether that time has come.
+const RETURN_TURN: Duration = Duration::from_millis(40);
+/// How long the worker may take to send the regions after a reattachment: as long as the daemon waits. It registers each
+/// with the driver, and a worker that is gone is noticed at once.
+const REGIONS: Duration = Duration::from_secs(600);
+
+/// The control socket's number, for the forked child to close.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+/// Starts the agent. Its thread has every signal blocked.
+///
+/// # Errors
+/// The signal is taken, or no thread can be made.
+pub fn start(control: Control, home: Summons) -> io::Result<()> {
+    signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
+    let builder = std::thread::Builder::new().name("fermata-agent".into());
+    signal::with_all_blocked(|| builder.spawn(move || run(control, home)))?;
+    Ok(())
+}
+
+/// In a forked child: closes the child's copy of the control socket.
+pub fn close_descriptor() {
+    let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+    if fd >= 0 {
+        // SAFETY: the child's agent thread, its owner, does not exist; nobody uses the number any more.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+fn run(control: Control, mut home: Summons) {
+    quiet::is_ours();
+    gate::is_stopper();
+    let mut control = Some(control);
+    let mut looked = Instant::now();
+    relieve();
+    loop {
+        let message = match &control {
+            Some(connection) => serve(connection),
+            None => {
+                // The daemon is gone; the worker is not. Polled: the next daemon's socket is a name in a folder, and the
+                // program gets no descriptor that could tell of it, which a dump would have to know.
+                control = wait::until(Duration::MAX, RETURN_TURN, || {
+                    let may_look = looked.elapsed() >= RETURN_POLL && link::current().is_ok();
+                    looked = if may_look { Instant::now() } else { looked };
+                    may_look.then(|| come_back(&home)).flatten()
+                });
+                let fd = control.as_ref().map_or(-1, |it| it.as_fd().as_raw_fd());
+                DESCRIPTOR.store(fd, Ordering::Relaxed);
+                continue;
+            }
+        };
+        let next = match message {
+            Ok(ToAgent::Quiesce { deadline_ms }) => stopped(&control, deadline_ms),
+            Ok(_) => Ok(Next::Serve),
+            Err(error) => Err(error),
+        };
+        match next {
+            Ok(Next::Serve) => {}
+            Ok(Next::Detached) => {
+                DESCRIPTOR.store(-1, Ordering::Relaxed);
+                // Dropped before the wait: a detached program holds no socket.
+                drop(control.take());
+                if let Some((connection, summons)) = reattach() {
+                    control = Some(connection);
+                    home = summons;
+                }
+                relieve();
+                if let Some(connection) = &control {
+                    DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
+                }
+            }
+            Err(_) => {
+                DESCRIPTOR.store(-1, Ordering::Relaxed);
+                control = None;
+            }
+        }
+    }
+}
+
+/// What need not be done before the threads run.
+fn relieve() {
+    if let Ok(link) = link::current() {
+        link.producer.relieve();
+    }
+}
+
+enum Next {
+    Serve,
+    Detached,
+}
+
+/// Waits for the daemon's next message.
+fn serve(control: &Control) -> Result<ToAgent, ControlError> {
+    loop {
+        if wait_for(control, Duration::from_millis(500)) {
+            return control
+                .recv(Duration::from_secs(1))
+                .map(|(message, _)| message);
+        }
+    }
+}
+
+/// Whether the control socket has something within `limit`, less than a second.
+fn wait_for(control: &Control, limit: Duration) -> bool {
+    let time = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let mut fds = [PollFd::new(control, PollFlags::IN)];
+    let ready = poll(&mut fds, Some(&time));
+    ready.is_ok() && !fds[0].revents().is_empty()
+}
+
+/// From Quiesce to Resume or Detach.
+fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlError> {
+    let Some(control) = control else {
+        return Ok(Next::Serve);
+    };
+    let start = Instant::now();
+    let still = match quiesce::quiesce(Duration::from_millis(deadline_ms)) {
+        Ok(still) => still,
+        Err(quiesce::Refusal { reason, hint }) => {
+            control.send(&FromAgent::Refused { reason, hint }, &[])?;
+            return Ok(Next::Serve);
+        }
+    };
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let answer = control.send(
+        &FromAgent::Quiesced {
+            threads: still.threads,
+            nanoseconds: nanoseconds(start.elapsed()),
+            parking_nanoseconds: nanoseconds(still.parking),
+        },
+        &[],
+    );
+    let order = answer.and_then(|()| await_order(control));
+    match order {
+        Ok(ToAgent::Detach) => {
+            // From here on only a summons brings it back: the next daemon must know, should this one die.
+            wake::wait();
+            detach();
+            // The daemon takes a closed connection for the same answer.
+            let _ = control.send(&FromAgent::Detached, &[]);
+            Ok(Next::Detached)
+        }
+        Ok(_) => {
+            gate::open();
+            control.send(&FromAgent::Resumed, &[])?;
+            Ok(Next::Serve)
+        }
+        Err(error) => {
+            gate::open();
+            Err(error)
+        }
+    }
+}
+
+fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
+    loop {
+        match control.recv(Duration::from_secs(1)) {
+            Ok((message, _)) => return Ok(message),
+            Err(ControlError::Timeout { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lets go of everything shared with anybody. Every thread is parked or rests, and the device is idle.
+fn detach() {
+    if let Some(session) = session::begun() {
+        for block in host::shared(&session.memory) {
+            if let Err(errno) = host::detach(block.start, block.mapped) {
+                notice::write(&format!(
+                    "cannot let go of host memory at {:#x}: {errno}",
+                    block.start
+                ));
+            }
+        }
+    }
+    // It still needs the ring to be told.
+    callback::leave();
+    if let Err(error) = link::let_go() {
+        notice::write(&format!("cannot let go of the ring: {error}"));
+    }
+}
+
+/// Waits for the daemon's summons and follows it until that works; then lets the threads run. None when
+/// the daemon has nothing for this program any more: the threads run, and their calls fail.
+fn reattach() -> Option<(Control, Summons)> {
+    loop {
+        // Polled: the daemon writes the block from outside (`/proc/PID/mem`), which wakes no futex, and a dumped program
+        // holds nothing else that it could be told by.
+        let come = wait::until(Duration::MAX, WAKE_POLL, || {
+            let summons = wake::summons();
+            if summons.is_none() {
+                wake::wait();
+            }
+            summons
+        });
+        let Some(summons) = come else { continue };
+        wake::reset();
+        match follow(&summons) {
+            Ok(control) => return Some((control, summons)),
+            Err(reason) => {
+                notice::write(&format!("the program could not reattach: {reason}"));
+                if reason.starts_with(hello::REFUSED) {
+                    gate::open();
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn follow(summons: &wake::Summons) -> Result<Control, String> {
+    let control =
+        Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+    let (ends, resume) = hello::attach(&control, &summons.token, true, REGIONS)?;
+    link::enter(ends).map_err(|error| error.to_string())?;
+    if let Err(reason) = map_regions() {
+        detach();
+        return Err(reason);
+    }
+    if !resume && control.send(&FromAgent::Mapped, &[]).is_ok() {
+        // A daemon that has ended meanwhile lets it go on as well: its worker serves.
+        let _ = await_order(&control);
+    }
+    callback::come_back();
+    // From here on the worker goes on with what was queued.
+    if let Ok(link) = link::current() {
+        link.producer.announce();
+    }
+    gate::open();
+    // A daemon that has ended meanwhile is noticed when it is listened to: the program runs.
+    let _ = control.send(&FromAgent::Resumed, &[]);
+    Ok(control)
+}
+
+/// A connection to the daemon that has taken the last one's place, if there is one.
+fn come_back(home: &Summons) -> Option<Control> {
+    let control = Control::connect(home.socket.as_ref(), "fermatad").ok()?;
+    let back = FromAgent::Back {
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        token: home.token.clone(),
+        wake_block: wake::address(),
+    };
+    control.send(&back, &[]).ok()?;
+    Some(control)
+}
+
+/// Maps every region that the worker sends.
+fn map_regions() -> Result<(), String> {
+    let session = session::begun().ok_or("there is no session")?;
+    let side = link::side().map_err(|status| format!("error {status}"))?;
+    let end = Instant::now() + REGIONS;
+    let mut missing = host::shared(&session.memory);
+    while Instant::now() < end {
+        let got = side.receive_from_worker(Duration::from_millis(200));
+        match got.map_err(|error| error.to_string())? {
+            Some((ToProgram::Region { address, size }, Some(file))) => {
+                let known = missing
+                    .iter()
+                    .position(|block| (block.start, block.mapped) == (address, size));
+                let known =
+                    known.ok_or_else(|| format!("unknown region at {address:#x}, {size} bytes"))?;
+                let block = missing.swap_remove(known);
+                let private = block.kind == Kind::Host(HostKind::Registered);
+                host::attach(address, size, file.as_fd(), !private)
+                    .map_err(|_| format!("cannot map host memory at {address:#x}"))?;
+            }
+            Some((ToProgram::Region { address, .. }, None)) => {
+                return Err(format!(
+                    "the region at {address:#x} came without its memory"
+                ));
+            }
+            Some((ToProgram::RegionsEnd, _)) => {
+                return match missing.first() {
+                    None => Ok(()),
+                    Some(block) => Err(format!(
+                        "the region at {:#x} did not come back",
+                        block.start
+                    )),
+                };
+            }
+            None => {}
+        }
+    }
+    Err("the worker did not send the regions in time".into())
+}

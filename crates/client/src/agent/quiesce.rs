@@ -1,0 +1,252 @@
+//! Stopping every thread at a consistent point.
+//!
+//! ```text
+//!  close the gate ─► all parked, or resting in a wait for the worker ─► worker: all before is taken, the device idle
+//!                      ▲                                                      │
+//!                      └── an answer has come: its thread ends its call ◄─────┴─► none: stopped
+//! ```
+//! What the worker has not given the device stays with it, in order, and so do the requests of threads that rest.
+
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::Op;
+use fermata_abi::sys::driver::CUDA_SUCCESS;
+
+use crate::link;
+use crate::link::callback;
+use crate::thread::gate;
+use crate::thread::restart;
+use crate::thread::signal;
+use crate::thread::threads::{self, Status};
+
+/// How soon it is looked again at what may have changed already.
+const SOON: Duration = Duration::from_micros(50);
+
+/// The longest pause before threads that have not parked are asked again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// A thread that still blocks the signal after so many looks, [`AGAIN`] apart, means to. Looks at one that waits for
+/// a core do not count.
+const MASK_LOOKS: u32 = 50;
+
+/// Why the program cannot be stopped now.
+#[derive(Debug)]
+pub struct Refusal {
+    /// What stands in the way.
+    pub reason: String,
+    /// What the user can do.
+    pub hint: String,
+}
+
+impl Refusal {
+    fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
+/// A program that stands still.
+#[derive(Debug, Clone, Copy)]
+pub struct Still {
+    /// Threads parked.
+    pub threads: u32,
+    /// How long that took; what they had launched came to its end only then.
+    pub parking: Duration,
+}
+
+/// Parks every thread but the caller and waits until the GPU is idle.
+///
+/// # Errors
+/// Why not; the program runs on as before.
+pub fn quiesce(deadline: Duration) -> Result<Still, Refusal> {
+    let begun = Instant::now();
+    let end = begun + deadline;
+    check_masks(end)?;
+    gate::close();
+    let done = settle(begun, end);
+    if done.is_err() {
+        gate::open();
+    }
+    done
+}
+
+/// Parks and drains until no thread has an answer that it has not taken: it would be lost with the ring.
+fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
+    let mut parking = None;
+    loop {
+        let threads = park_all(end)?;
+        let parking = *parking.get_or_insert_with(|| begun.elapsed());
+        drain(end)?;
+        idle(end)?;
+        let Ok(link) = link::current() else {
+            return Ok(Still { threads, parking });
+        };
+        if !link.producer.has_answers() {
+            return Ok(Still { threads, parking });
+        }
+        while link.producer.has_answers() {
+            if Instant::now() >= end {
+                let hint = "try again later, or with more cores";
+                return Err(Refusal::new("a call that is done does not return", hint));
+            }
+            gate::nudge();
+            // A thread that has taken its answer parks at the end of its call.
+            gate::await_parked(1, SOON);
+        }
+    }
+}
+
+/// Refuses at once if a thread can never be parked; at `end` if it has not run until then.
+fn check_masks(end: Instant) -> Result<(), Refusal> {
+    let bit = 1u64 << (signal::chosen() - 1);
+    let blocking = |tid| {
+        let status = threads::status(tid)?;
+        let blocks = status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid);
+        blocks.then_some(status)
+    };
+    for tid in others()? {
+        let (mut looks, mut ran) = (0, threads::time_run(tid));
+        // A thread that is being made has every signal blocked for a moment, which is long where cores are scarce.
+        while let Some(status) = blocking(tid) {
+            if looks == MASK_LOOKS {
+                let signal = signal::chosen();
+                return Err(Refusal::new(
+                    format!("{} blocks signal {signal}", describe(tid, Some(&status))),
+                    "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
+                ));
+            }
+            // Polled: the kernel tells nobody that a thread has changed its mask.
+            std::thread::sleep(AGAIN);
+            let before = std::mem::replace(&mut ran, threads::time_run(tid));
+            let waits_for_a_core = status.state == 'R' && ran.is_some() && ran == before;
+            if !waits_for_a_core || Instant::now() >= end {
+                looks += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends the signal until every thread is parked. Once a whole listing holds only parked threads, the
+/// next one shows whatever they made before they stopped; two such listings in a row are the end.
+fn park_all(end: Instant) -> Result<u32, Refusal> {
+    let mut quiet: Option<usize> = None;
+    let mut pause = SOON;
+    loop {
+        let tids = others()?;
+        let moving: Vec<i32> = tids.iter().copied().filter(|tid| !is_still(*tid)).collect();
+        if moving.is_empty() {
+            if quiet == Some(tids.len()) {
+                return Ok(tids.len() as u32);
+            }
+            quiet = Some(tids.len());
+            continue;
+        }
+        quiet = None;
+        if Instant::now() >= end {
+            return Err(unparked(moving[0]));
+        }
+        for tid in &moving {
+            restart::note(*tid);
+            signal::send(*tid);
+        }
+        if let Ok(link) = link::current() {
+            link.producer.nudge();
+        }
+        gate::await_parked(moving.len(), pause);
+        pause = (pause * 2).min(AGAIN);
+    }
+}
+
+/// Waits until the worker has executed everything.
+fn drain(end: Instant) -> Result<(), Refusal> {
+    let lost = |error: &dyn std::fmt::Display| {
+        Refusal::new(
+            format!("the worker did not drain: {error}"),
+            "see `fermata logs`",
+        )
+    };
+    let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
+    let left = end.saturating_duration_since(Instant::now());
+    let has_room = link.producer.await_room(left);
+    if !has_room.map_err(|error| lost(&error))? {
+        return Err(Refusal::new(
+            "the worker has not come to the program's last calls at the deadline",
+            "give it more time, or wait for the running kernels to end",
+        ));
+    }
+    let pending = link
+        .producer
+        .request(&Op::Drain, None)
+        .map_err(|error| lost(&error))?;
+    loop {
+        if pending.wait_for(AGAIN).map_err(|error| lost(&error))? {
+            break;
+        }
+        if Instant::now() >= end {
+            return Err(Refusal::new(
+                "the GPU is still busy at the deadline",
+                "give it more time, or wait for the running kernels to end",
+            ));
+        }
+    }
+    let mut buffer = Vec::new();
+    let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
+    match reply.status {
+        CUDA_SUCCESS => Ok(()),
+        status => Err(Refusal::new(
+            format!("the GPU reported error {status}: {}", reply.text),
+            "the program's CUDA context has failed; it cannot be checkpointed any more",
+        )),
+    }
+}
+
+/// Waits until the callback thread, which is not parked, has come to rest.
+fn idle(end: Instant) -> Result<(), Refusal> {
+    match callback::await_idle(end.saturating_duration_since(Instant::now())) {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            "a host callback is still running",
+            "try again later",
+        )),
+    }
+}
+
+/// Every thread that has to be parked.
+fn others() -> Result<Vec<i32>, Refusal> {
+    let own = gate::gettid();
+    let mut tids = threads::list().map_err(|errno| {
+        Refusal::new(
+            format!("cannot list the program's threads: {errno}"),
+            "mount /proc",
+        )
+    })?;
+    tids.retain(|tid| *tid != own && !callback::is_own_thread(*tid));
+    Ok(tids)
+}
+
+/// Whether a thread stands still until the gate opens: parked, resting, or waiting for a lock of our own that one which
+/// rests may hold. Once all are still, none of them can give a lock back.
+fn is_still(tid: i32) -> bool {
+    gate::is_parked(tid)
+        || gate::may_be_blocked(tid) && threads::waits_for_lock(tid)
+        || threads::status(tid).is_none_or(|status| status.is_dead())
+}
+
+fn unparked(tid: i32) -> Refusal {
+    let status = threads::status(tid);
+    let who = describe(tid, status.as_ref());
+    let call = threads::read(&format!("/proc/self/task/{tid}/syscall")).unwrap_or_default();
+    let number = call.split_whitespace().next().unwrap_or("unknown");
+    Refusal::new(
+        format!("{who} has not stopped in time (system call: {number})"),
+        "try again later or with a longer deadline",
+    )
+}
+
+fn describe(tid: i32, status: Option<&Status>) -> String {
+    let name = status.map_or("", |status| status.name.as_str());
+    format!("thread {tid} `{name}`")
+}

@@ -1,0 +1,90 @@
+//! How the library meets the daemon: it says Hello, and gets what connects it with a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::{Connection, PROTOCOL};
+use fermata_wire::Side;
+
+use crate::link::Ends;
+use crate::link::wake;
+
+/// The agent's connection to the daemon.
+pub type Control = Connection<ToAgent, FromAgent>;
+
+/// How the reason begins when the daemon has rejected the program for good.
+pub const REFUSED: &str = "the daemon refused";
+
+/// Why there is no Welcome.
+pub enum NotWelcome {
+    /// Another process of the session is being checkpointed.
+    Later,
+    /// The session is paused.
+    Paused,
+    /// In words, for the notice file.
+    Because(String),
+}
+
+impl From<String> for NotWelcome {
+    fn from(reason: String) -> Self {
+        Self::Because(reason)
+    }
+}
+
+impl From<NotWelcome> for String {
+    fn from(refusal: NotWelcome) -> Self {
+        match refusal {
+            NotWelcome::Later => "a checkpoint of the session is under way".to_owned(),
+            NotWelcome::Paused => "the session is paused".to_owned(),
+            NotWelcome::Because(reason) => reason,
+        }
+    }
+}
+
+/// Says Hello; what comes with the Welcome, and whether threads are to be woken.
+///
+/// # Errors
+/// What the daemon says, or why it cannot be understood.
+pub fn attach(
+    control: &Control,
+    token: &str,
+    reattach: bool,
+    timeout: Duration,
+) -> core::result::Result<(Ends, bool), NotWelcome> {
+    let hello = FromAgent::Hello {
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        token: token.to_owned(),
+        wake_block: wake::address(),
+        reattach,
+        says_mapped: true,
+    };
+    control
+        .send(&hello, &[])
+        .map_err(|error| error.to_string())?;
+    let (answer, fds) = control.recv(timeout).map_err(|error| error.to_string())?;
+    let resume = match answer {
+        ToAgent::Welcome {
+            protocol: PROTOCOL,
+            resume,
+        } => resume,
+        ToAgent::Welcome { protocol, .. } => {
+            let reason = format!("the daemon speaks protocol {protocol}, this library {PROTOCOL}");
+            return Err(reason.into());
+        }
+        ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
+        ToAgent::Later => return Err(NotWelcome::Later),
+        ToAgent::Paused => return Err(NotWelcome::Paused),
+        _ => {
+            return Err("the daemon did not answer Hello with Welcome"
+                .to_owned()
+                .into());
+        }
+    };
+    let [memory, side]: [_; 2] = fds
+        .try_into()
+        .map_err(|_| "the daemon's Welcome lacks its two descriptors".to_owned())?;
+    let side = Arc::new(Side::new(side));
+    Ok((Ends { memory, side }, resume))
+}

@@ -1,0 +1,312 @@
+//! Contexts: which exist, which is current to a thread, and who holds the primary ones.
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver::{
+    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
+    CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
+};
+use parking_lot::Mutex;
+
+use crate::handles::{self, Table};
+use crate::link;
+use crate::link::fault;
+use crate::object::devices::Devices;
+use crate::result::Result;
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    /// Its handle.
+    pub handle: Handle,
+    /// Ordinal of its device among the visible ones.
+    pub device: CUdevice,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    /// `CUctx_flags`.
+    pub flags: AtomicU32,
+    alive: AtomicBool,
+    /// Holders by `cuCtxAttach`.
+    attached: AtomicU32,
+}
+
+/// All contexts.
+#[derive(Debug, Default)]
+pub struct Contexts {
+    table: Table<Context>,
+    primaries: Mutex<Vec<Primary>>,
+}
+
+#[derive(Debug, Default)]
+struct Primary {
+    context: Option<Arc<Context>>,
+    holders: u32,
+    flags: u32,
+}
+
+thread_local! {
+    /// Without a destructor, so that those of the program find it; see `ending`.
+    static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+/// Calls `act` with the context that is current to the thread.
+#[inline(always)]
+pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T> {
+    STACK.with(|stack| {
+        let stack = stack.try_borrow().map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        let context = stack.last().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context.check()?;
+        act(context)
+    })
+}
+
+/// Changes the thread's stack. A signal handler may interrupt a call that uses it: then it is refused.
+fn change<T>(act: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Result<T> {
+    STACK.with(|stack| {
+        let mut stack = stack.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        let done = act(&mut stack);
+        fault::set_current(stack.last().map(|context| context.handle));
+        Ok(done)
+    })
+}
+
+/// The context that is current to the thread.
+pub fn current() -> Result<Arc<Context>> {
+    with_current(|context| Ok(context.clone()))
+}
+
+/// As [`current`], `None` if there is none.
+pub fn current_or_none() -> Option<Arc<Context>> {
+    STACK.with(|stack| stack.try_borrow().ok()?.last().cloned())
+}
+
+/// The current context as the API names it, null if there is none.
+#[inline]
+pub fn current_pointer() -> CUcontext {
+    STACK.with(|stack| {
+        let stack = stack.try_borrow().ok();
+        let context = stack.as_ref().and_then(|stack| stack.last());
+        context.map_or(std::ptr::null_mut(), |context| context.pointer())
+    })
+}
+
+/// Makes `context` current above the present one.
+pub fn push(context: Arc<Context>) -> Result {
+    change(|stack| stack.push(context))
+}
+
+/// Takes the current context off the thread's stack.
+pub fn pop() -> Result<Arc<Context>> {
+    change(Vec::pop)?.ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// Replaces the current context; `None` only takes it away.
+pub fn set_current(context: Option<Arc<Context>>) -> Result {
+    change(|stack| {
+        stack.pop();
+        stack.extend(context);
+    })
+}
+
+/// The thread ends: no context is current to it any more.
+pub fn let_go() {
+    let stack = change(std::mem::take);
+    drop(stack);
+}
+
+impl Context {
+    /// Its handle as the API's type.
+    pub fn pointer(&self) -> CUcontext {
+        handles::to_pointer(self.handle)
+    }
+
+    /// One more holder, see [`Contexts::detach`].
+    pub fn attach(&self) {
+        self.attached.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether it has not been destroyed.
+    #[inline]
+    pub fn check(&self) -> Result {
+        if self.alive.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        }
+    }
+}
+
+impl Contexts {
+    /// The living context behind a handle; a null handle is the current one.
+    pub fn get(&self, context: CUcontext) -> Result<Arc<Context>> {
+        if context.is_null() {
+            return current();
+        }
+        self.table
+            .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// A new context, which becomes current.
+    pub fn create(&self, devices: &Devices, device: CUdevice, flags: u32) -> Result<Arc<Context>> {
+        let context = self.make(devices, handles::fresh(), device, flags, false)?;
+        push(context.clone())?;
+        Ok(context)
+    }
+
+    /// A context that was created and is to end; it is not current to the thread any more.
+    pub fn take_created(&self, context: CUcontext) -> Result<Arc<Context>> {
+        let context = self
+            .table
+            .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
+        if context.primary {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        change(|stack| {
+            if stack.last().is_some_and(|top| top.handle == context.handle) {
+                stack.pop();
+            }
+        })?;
+        Ok(context)
+    }
+
+    /// Gives up what `cuCtxAttach` gave; whether nothing else holds the context.
+    pub fn detach(&self, context: CUcontext) -> Result<bool> {
+        let own = current()?;
+        if own.pointer() != context {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let less = |holders: u32| holders.checked_sub(1);
+        let order = Ordering::AcqRel;
+        Ok(own
+            .attached
+            .fetch_update(order, Ordering::Acquire, less)
+            .is_err())
+    }
+
+    /// One more holder of the primary context.
+    pub fn retain(&self, devices: &Devices, device: CUdevice) -> Result<Arc<Context>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        let context = match &primary.context {
+            Some(context) if context.check().is_ok() => context.clone(),
+            old => {
+                let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
+                let made = self.make(devices, handle, device, primary.flags, true)?;
+                // A thread that had the old one current has the new one now, as with the driver.
+                old.as_ref().map_or(made, |old| self.revive(old))
+            }
+        };
+        primary.context = Some(context.clone());
+        primary.holders += 1;
+        Ok(context)
+    }
+
+    /// One holder of the primary context less; the context if it was the last, which is to end.
+    pub fn release(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        if primary.holders == 0 {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        primary.holders -= 1;
+        let is_last = primary.holders == 0;
+        Ok(primary.context.clone().filter(|_| is_last))
+    }
+
+    /// The primary context, if it lives, which is to end even if it is still retained.
+    pub fn reset(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        primary.holders = 0;
+        let context = primary.context.clone();
+        Ok(context.filter(|context| context.check().is_ok()))
+    }
+
+    /// Flags of a primary context and whether it is active.
+    pub fn primary_state(&self, devices: &Devices, device: CUdevice) -> Result<(u32, bool)> {
+        devices.get(device)?;
+        let primaries = self.lock(devices);
+        let primary = &primaries[device as usize];
+        let active = primary
+            .context
+            .as_ref()
+            .is_some_and(|context| context.check().is_ok());
+        Ok((primary.flags, active))
+    }
+
+    /// Flags for the primary context.
+    pub fn set_primary_flags(&self, devices: &Devices, device: CUdevice, flags: u32) -> Result {
+        devices.get(device)?;
+        if flags & !CU_CTX_FLAGS_MASK != 0 {
+            return Err(fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut primaries = self.lock(devices);
+        let primary = &mut primaries[device as usize];
+        primary.flags = flags;
+        if let Some(context) = &primary.context {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn lock(&self, devices: &Devices) -> parking_lot::MutexGuard<'_, Vec<Primary>> {
+        let mut primaries = self.primaries.lock();
+        primaries.resize_with(devices.count(), Primary::default);
+        primaries
+    }
+
+    /// A primary context that was reset is the living one again.
+    fn revive(&self, old: &Arc<Context>) -> Arc<Context> {
+        old.alive.store(true, Ordering::Release);
+        self.table.insert(old.handle, old.clone());
+        old.clone()
+    }
+
+    fn make(
+        &self,
+        devices: &Devices,
+        handle: Handle,
+        device: CUdevice,
+        flags: u32,
+        primary: bool,
+    ) -> Result<Arc<Context>> {
+        let index = devices.get(device)?.index;
+        let op = Op::ContextCreate {
+            context: handle,
+            device: index,
+            flags,
+            primary,
+        };
+        link::ask(&op, link::nothing)?;
+        // A thread may have used the last one of this handle after its end.
+        fault::forget(handle);
+        let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
+        let attached = AtomicU32::new(0);
+        let context = Arc::new(Context {
+            handle,
+            device,
+            primary,
+            flags,
+            alive,
+            attached,
+        });
+        self.table.insert(handle, context.clone());
+        Ok(context)
+    }
+
+    /// A context is of no more use, and no handle names it.
+    pub fn forget(&self, context: &Context) {
+        context.alive.store(false, Ordering::Release);
+        let _ = self
+            .table
+            .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+    }
+}

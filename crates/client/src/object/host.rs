@@ -1,0 +1,320 @@
+//! Memory shared with the worker: pinned, registered and managed.
+//!
+//! ```text
+//!   memory file ── mapped in the program ──┐  same address
+//!        └──────── mapped in the worker ───┘
+//! ```
+//! While the program is detached, a mapping without access holds each region's place.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fermata_abi::op::{Address, HOST_BASE, HOST_END, Handle, HostKind, Op};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+};
+use fermata_wire::FromProgram;
+use parking_lot::Mutex;
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+use crate::link;
+use crate::object::context::Context;
+use crate::object::mirror::{Block, Kind, Mirror};
+use crate::result::Result;
+
+const PAGE: u64 = 4096;
+/// Regions begin at multiples of this.
+const STEP: u64 = 64 << 10;
+/// Addresses that are tried for a region.
+const TRIES: u32 = 3;
+/// The first region goes here; drivers put their own shared memory at the range's beginning.
+const FIRST: Address = HOST_BASE + (HOST_END - HOST_BASE) / 2;
+
+/// Allocates a region of pinned or managed memory.
+pub fn alloc(
+    memory: &Mirror,
+    context: &Context,
+    size: u64,
+    kind: HostKind,
+    flags: u32,
+) -> Result<Address> {
+    if size == 0 || size > HOST_END - HOST_BASE {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let mapped = size.next_multiple_of(PAGE);
+    let file = memory_file(mapped)?;
+    let mut tries = 0;
+    loop {
+        let address = map_somewhere(mapped, file.as_fd())?;
+        keep_from_children(address, mapped);
+        match announce(context, address, mapped, kind, flags, file.as_fd()) {
+            Ok(()) => {
+                let block = Block::new(address, size, Kind::Host(kind), context);
+                memory.insert(Block {
+                    mapped,
+                    flags,
+                    ..block
+                });
+                return Ok(address);
+            }
+            Err(status) => unmap_and(address, mapped, status, &mut tries)?,
+        }
+    }
+}
+
+/// After a refusal by the worker: another address may do where something of the driver's own lies at
+/// this one.
+fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Result {
+    unmap(address, mapped);
+    *tries += 1;
+    if *tries < TRIES { Ok(()) } else { Err(status) }
+}
+
+/// Frees a region made by [`alloc`].
+pub fn free(memory: &Mirror, address: Address, kind: HostKind) -> Result {
+    let block = memory.remove(address, |block| block.kind == Kind::Host(kind))?;
+    give_up(block, |block| unmap(block.start, block.mapped))
+}
+
+/// Regions that the worker has been asked to let go of: both sides have them until it has.
+static LEAVING: Mutex<Vec<Arc<Block>>> = Mutex::new(Vec::new());
+
+/// Has the worker let go of a region that the mirror has forgotten; then `act`s on it here.
+fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
+    let address = block.start;
+    LEAVING.lock().push(Arc::clone(&block));
+    let done = link::ask(&Op::HostUnmap { address }, link::nothing);
+    LEAVING.lock().retain(|it| !Arc::ptr_eq(it, &block));
+    act(&block);
+    done
+}
+
+/// Every region that is shared with the worker at this moment.
+pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
+    let mut blocks = memory.host_blocks();
+    blocks.extend(LEAVING.lock().iter().cloned());
+    blocks
+}
+
+/// Turns whole pages of ordinary memory into a shared region at their own address.
+///
+/// # Safety
+/// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
+pub unsafe fn register(
+    memory: &Mirror,
+    context: &Context,
+    address: Address,
+    size: u64,
+    flags: u32,
+) -> Result {
+    if size == 0 || address == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let start = address & !(PAGE - 1);
+    let mapped = end.next_multiple_of(PAGE) - start;
+    if memory.overlaps(start, mapped) {
+        return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let file = memory_file(mapped)?;
+    // SAFETY: the pages around the caller's bytes exist, for a page is mapped whole or not at all.
+    let old = unsafe { std::slice::from_raw_parts(pointer(start), mapped as usize) };
+    let mut at = 0;
+    while at < old.len() {
+        match rustix::io::pwrite(&file, &old[at..], at as u64) {
+            Ok(0) | Err(Errno::FAULT) => return Err(CUDA_ERROR_INVALID_VALUE),
+            Ok(written) => at += written,
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+    map(start, mapped, file.as_fd(), MapFlags::FIXED)?;
+    if let Err(status) = announce(
+        context,
+        start,
+        mapped,
+        HostKind::Registered,
+        flags,
+        file.as_fd(),
+    ) {
+        make_private(start, mapped);
+        return Err(status);
+    }
+    // The block covers whole pages: neighbours on the first and last page are shared as well.
+    let block = Block::new(start, mapped, Kind::Host(HostKind::Registered), context);
+    memory.insert(Block {
+        mapped,
+        flags,
+        ..block
+    });
+    Ok(())
+}
+
+/// Turns a registered region back into ordinary memory.
+pub fn unregister(memory: &Mirror, address: Address) -> Result {
+    let registered = |block: &Block| block.kind == Kind::Host(HostKind::Registered);
+    let block = memory
+        .remove(address & !(PAGE - 1), registered)
+        .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    make_ordinary(block)
+}
+
+/// Ends the sharing of a region whose content and place the program keeps; the mirror has forgotten it.
+pub fn make_ordinary(block: Arc<Block>) -> Result {
+    give_up(block, |block| make_private(block.start, block.mapped))
+}
+
+/// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.
+pub fn forget(memory: &Mirror, context: Handle) {
+    let blocks = memory.host_blocks();
+    for block in blocks.iter().filter(|block| block.context == context) {
+        // What the worker cannot let go of now goes with the session.
+        let _ = match block.kind {
+            Kind::Host(HostKind::Registered) => unregister(memory, block.start),
+            Kind::Host(kind) => free(memory, block.start, kind),
+            _ => Ok(()),
+        };
+    }
+}
+
+/// Lets go of a region's memory and holds its place with a mapping without access.
+pub fn detach(address: Address, mapped: u64) -> core::result::Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the range is a region of ours; the agent does this while every thread is parked.
+    unsafe {
+        rustix::mm::mmap_anonymous(
+            pointer(address).cast(),
+            mapped as usize,
+            ProtFlags::empty(),
+            flags,
+        )
+    }
+    .map(|_| ())
+}
+
+/// Maps a region again that [`detach`] has let go.
+///
+/// `ours` says that a forked child gets no part of it.
+pub fn attach(address: Address, mapped: u64, file: BorrowedFd<'_>, ours: bool) -> Result {
+    map(address, mapped, file, MapFlags::FIXED)?;
+    if ours {
+        keep_from_children(address, mapped);
+    }
+    Ok(())
+}
+
+fn keep_from_children(address: Address, mapped: u64) {
+    // SAFETY: the advice changes what a fork copies, nothing in this process. Without it (it cannot fail
+    // on a mapping of ours) a child would share the memory.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            pointer(address).cast(),
+            mapped as usize,
+            rustix::mm::Advice::LinuxDontFork,
+        )
+    };
+}
+
+/// Gives a range private memory with the same content: an unregistered region, or one in a forked child.
+pub fn make_private(address: Address, mapped: u64) {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let length = mapped as usize;
+    // SAFETY: a fresh private mapping overlaps nothing.
+    let copy = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)
+    };
+    let Ok(copy) = copy else { return };
+    // SAFETY: both ranges are mapped and `length` long; moving the copy over the region replaces memory
+    // by the same content.
+    unsafe {
+        std::ptr::copy_nonoverlapping(pointer(address), copy.cast(), length);
+        let flags = MremapFlags::MAYMOVE;
+        let _ = rustix::mm::mremap_fixed(copy, length, length, flags, pointer(address).cast());
+    }
+}
+
+fn pointer(address: Address) -> *mut u8 {
+    with_exposed_provenance_mut(address as usize)
+}
+
+fn memory_file(bytes: u64) -> Result<rustix::fd::OwnedFd> {
+    let file = rustix::fs::memfd_create(c"fermata-host", MemfdFlags::CLOEXEC)
+        .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    rustix::fs::ftruncate(&file, bytes).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    Ok(file)
+}
+
+/// Tells the worker of a region.
+fn announce(
+    context: &Context,
+    address: Address,
+    size: u64,
+    kind: HostKind,
+    flags: u32,
+    file: BorrowedFd<'_>,
+) -> Result {
+    let region = FromProgram::Region { address, size };
+    link::side()?
+        .send_region(&region, file)
+        .map_err(|error| link::lost(&error))?;
+    let op = Op::HostMap {
+        address,
+        size,
+        kind,
+        flags,
+        context: context.handle,
+    };
+    link::ask(&op, link::nothing)
+}
+
+/// Maps a file where nothing is mapped, in the range for host memory.
+fn map_somewhere(mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
+    static NEXT: AtomicU64 = AtomicU64::new(FIRST);
+    let step = mapped.next_multiple_of(STEP);
+    for _ in 0..4096 {
+        let address = NEXT.fetch_add(step, Ordering::Relaxed);
+        if address + step > HOST_END {
+            // Once around: what was freed can be used again.
+            NEXT.store(HOST_BASE, Ordering::Relaxed);
+            continue;
+        }
+        if map(address, mapped, file, MapFlags::FIXED_NOREPLACE).is_ok() {
+            return Ok(address);
+        }
+    }
+    Err(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+fn map(address: Address, mapped: u64, file: BorrowedFd<'_>, how: MapFlags) -> Result {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let length = mapped as usize;
+    // SAFETY: either nothing is mapped there (NOREPLACE), or the range is a region of ours or memory
+    // whose content the file has already.
+    let got = unsafe {
+        rustix::mm::mmap(
+            pointer(address).cast(),
+            length,
+            protection,
+            MapFlags::SHARED | how,
+            file,
+            0,
+        )
+    };
+    let got = got.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    if got.expose_provenance() as Address != address {
+        // A kernel that does not know NOREPLACE took the address for a hint.
+        unmap(got.addr() as Address, mapped);
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    Ok(())
+}
+
+fn unmap(address: Address, mapped: u64) {
+    // SAFETY: the range is a mapping of ours that the program has given back.
+    let _ = unsafe { rustix::mm::munmap(pointer(address).cast(), mapped as usize) };
+}

@@ -1,0 +1,187 @@
+//! What lies at which address: answers pointer queries and tells ordinary memory from ours.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fermata_abi::op::{Address, Handle, HostKind};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUdevice};
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use crate::result::Result;
+
+/// What a block of addresses is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `cuMemAlloc` and its relatives.
+    Device,
+    /// Allocated in stream order.
+    Pool,
+    /// Physical memory mapped into a reservation.
+    Mapped,
+    /// An allocation of another process.
+    Opened,
+    /// A variable of a module.
+    Variable,
+    /// Memory shared with the worker.
+    Host(HostKind),
+}
+
+/// A block of addresses.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// First address.
+    pub start: Address,
+    /// Bytes, as the program asked for them.
+    pub size: u64,
+    /// Bytes that are mapped, for host memory; else 0.
+    pub mapped: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// The context it was made in.
+    pub context: Handle,
+    /// Ordinal of that context's device.
+    pub device: CUdevice,
+    /// Flags it was made with.
+    pub flags: u32,
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+    pub id: u64,
+}
+
+impl Block {
+    /// A block that is not host memory, with a fresh id.
+    pub fn new(
+        start: Address,
+        size: u64,
+        kind: Kind,
+        context: &crate::object::context::Context,
+    ) -> Self {
+        static ID: AtomicU64 = AtomicU64::new(1);
+        let id = ID.fetch_add(1, Ordering::Relaxed);
+        let (context, device) = (context.handle, context.device);
+        Self {
+            start,
+            size,
+            mapped: 0,
+            kind,
+            context,
+            device,
+            flags: 0,
+            id,
+        }
+    }
+
+    /// Whether it is host memory.
+    pub fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Host(_))
+    }
+
+    /// Whether `len` bytes from `address` lie inside.
+    pub fn contains(&self, address: Address, len: u64) -> bool {
+        address >= self.start
+            && address
+                .checked_add(len)
+                .is_some_and(|end| end <= self.start + self.size)
+    }
+}
+
+thread_local! {
+    /// Without a destructor: a thread may fork in one of its own.
+    static FROZEN: ManuallyDrop<Cell<Option<RwLockReadGuard<'static, Blocks>>>> =
+        const { ManuallyDrop::new(Cell::new(None)) };
+}
+
+/// Ends [`Mirror::freeze`], in the parent or in the child, and calls `act` with every host block before.
+/// Allocates nothing.
+pub fn thaw(mut act: impl FnMut(&Block)) {
+    if let Some(blocks) = FROZEN.with(|frozen| frozen.take()) {
+        blocks
+            .values()
+            .filter(|block| block.is_host())
+            .for_each(|block| act(block));
+    }
+}
+
+type Blocks = BTreeMap<Address, Arc<Block>>;
+
+/// All blocks, by first address. They never overlap.
+#[derive(Debug, Default)]
+pub struct Mirror(RwLock<Blocks>);
+
+impl Mirror {
+    /// Adds a block.
+    pub fn insert(&self, block: Block) {
+        self.0.write().insert(block.start, Arc::new(block));
+    }
+
+    /// The block an address lies in.
+    pub fn find(&self, address: Address) -> Option<Arc<Block>> {
+        let map = self.0.read();
+        let (_, block) = map.range(..=address).next_back()?;
+        block.contains(address, 1).then(|| block.clone())
+    }
+
+    /// Whether `len` bytes at `address` lie in one block that `wanted` accepts.
+    pub fn holds(&self, address: Address, len: u64, wanted: impl Fn(&Block) -> bool) -> bool {
+        self.find(address)
+            .is_some_and(|block| block.contains(address, len) && wanted(&block))
+    }
+
+    /// Takes out the block that begins at `address` and that `wanted` accepts.
+    pub fn remove(&self, address: Address, wanted: impl Fn(&Block) -> bool) -> Result<Arc<Block>> {
+        let mut map = self.0.write();
+        match map.get(&address) {
+            Some(block) if wanted(block) => map.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Forgets the device memory of a context.
+    pub fn forget(&self, context: Handle) {
+        let goes = |block: &Block| {
+            let kind = matches!(block.kind, Kind::Device | Kind::Pool | Kind::Variable);
+            block.context == context && kind
+        };
+        self.0.write().retain(|_, block| !goes(block));
+    }
+
+    /// Forgets blocks that `gone` names.
+    pub fn remove_if(&self, gone: impl Fn(&Block) -> bool) {
+        self.0.write().retain(|_, block| !gone(block));
+    }
+
+    /// All host blocks.
+    pub fn host_blocks(&self) -> Vec<Arc<Block>> {
+        self.0
+            .read()
+            .values()
+            .filter(|block| block.is_host())
+            .cloned()
+            .collect()
+    }
+
+    /// Keeps the blocks as they are until [`thaw`]: around a fork, so that the child finds them whole.
+    pub fn freeze(&'static self) {
+        let blocks = self.0.read();
+        FROZEN.with(|frozen| frozen.set(Some(blocks)));
+    }
+
+    /// Bytes of the blocks that `wanted` accepts.
+    pub fn sum(&self, wanted: impl Fn(&Block) -> bool) -> u64 {
+        self.0
+            .read()
+            .values()
+            .filter(|block| wanted(block))
+            .map(|block| block.size)
+            .sum()
+    }
+
+    /// Whether any block overlaps the range.
+    pub fn overlaps(&self, start: Address, len: u64) -> bool {
+        let map = self.0.read();
+        let before = map.range(..start.saturating_add(len)).next_back();
+        before.is_some_and(|(_, block)| block.start + block.size.max(block.mapped) > start)
+    }
+}

@@ -1,0 +1,342 @@
+//! All modules, libraries, functions and kernels.
+//!
+//! A library is an image; the module it becomes in a context is loaded when something of it is first
+//! used there. A kernel is a library and a name; it becomes a function per context in the same way.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use fermata_abi::op::Handle;
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE};
+use parking_lot::{Mutex, RwLock};
+
+use crate::handles::{self, Table};
+use crate::link::source::{INLINE, Order};
+use crate::notice;
+use crate::object::context::{Context, with_current};
+use crate::object::module::{Function, Module};
+use crate::object::recent;
+use crate::object::recent_functions;
+use crate::result::Result;
+
+/// Everything that comes from images.
+#[derive(Debug, Default)]
+pub struct Modules {
+    /// Modules by handle.
+    pub modules: Table<Module>,
+    /// Functions by handle.
+    pub functions: Table<Function>,
+    /// Libraries by handle.
+    pub libraries: Table<Library>,
+    /// Kernels by handle.
+    pub kernels: Table<Kernel>,
+}
+
+/// A library.
+#[derive(Debug)]
+pub struct Library {
+    /// Its handle.
+    pub handle: Handle,
+    image: Kept,
+    modules: Mutex<HashMap<Handle, Arc<Module>>>,
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+/// A library's image.
+#[derive(Debug)]
+enum Kept {
+    /// Small: its bytes.
+    Here(Vec<u8>),
+    /// By the worker, under this handle.
+    There(Handle),
+}
+
+impl Library {
+    /// The handle under which the worker holds its image, if it does.
+    pub fn held(&self) -> Option<Handle> {
+        match self.image {
+            Kept::Here(_) => None,
+            Kept::There(image) => Some(image),
+        }
+    }
+}
+
+/// A kernel of a library.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its handle.
+    pub handle: Handle,
+    /// The library.
+    pub library: Arc<Library>,
+    /// Its name.
+    pub name: CString,
+    functions: RwLock<HashMap<Handle, Arc<Function>>>,
+    attributes: Mutex<HashMap<i32, i32>>,
+}
+
+impl Modules {
+    /// Loads an image into a context. `log` gets the compiler's words, if there are any.
+    pub fn load(
+        &self,
+        context: &Arc<Context>,
+        image: &[u8],
+        log: impl FnOnce(&str),
+    ) -> Result<Arc<Module>> {
+        self.load_for(false, context, log, |order, log| order.give(image, log))
+    }
+
+    fn load_for(
+        &self,
+        of_library: bool,
+        context: &Arc<Context>,
+        log: impl FnOnce(&str),
+        give: impl FnOnce(Order, &mut dyn FnMut(&str)) -> Result,
+    ) -> Result<Arc<Module>> {
+        let handle = handles::fresh();
+        let order = Order::Load {
+            module: handle,
+            context: context.handle,
+        };
+        let mut said = String::new();
+        let loaded = give(order, &mut |text| text.clone_into(&mut said));
+        log(&said);
+        if loaded.is_err() && !said.is_empty() {
+            notice::write(&format!("a module could not be loaded: {said}"));
+        }
+        loaded?;
+        let module = Arc::new(Module::new(handle, context, of_library));
+        self.modules.insert(handle, module.clone());
+        Ok(module)
+    }
+
+    /// Takes a module out, with its functions.
+    pub fn take(&self, handle: Handle) -> Result<Arc<Module>> {
+        let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        self.functions
+            .remove_if(|function| function.module.handle == handle);
+        recent::forget_all();
+        Ok(module)
+    }
+
+    /// The function of a name in a module.
+    pub fn function(&self, module: &Arc<Module>, name: &str) -> Result<Arc<Function>> {
+        if let Some(function) = module.functions.lock().get(name) {
+            return Ok(function.clone());
+        }
+        let function = Arc::new(Function::find(module, name)?);
+        let mut known = module.functions.lock();
+        let function = known.entry(name.to_owned()).or_insert(function).clone();
+        self.functions.insert(function.handle, function.clone());
+        Ok(function)
+    }
+
+    /// Calls `act` with the current context and, in it, the function behind a `CUfunction`, which may also
+    /// be a `CUkernel`.
+    #[inline(always)]
+    pub fn with_launchable<T>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&Arc<Context>, &Function) -> Result<T>,
+    ) -> Result<T> {
+        with_current(|context| {
+            let found = |function: &Function| act(context, function);
+            recent_functions::with_function(
+                handle,
+                context,
+                || self.launchable(handle, context),
+                found,
+            )
+        })
+    }
+
+    /// The function behind a `CUfunction` or a `CUkernel` in a context.
+    pub fn launchable(&self, handle: Handle, context: &Arc<Context>) -> Result<Arc<Function>> {
+        match self.functions.get(handle, CUDA_ERROR_INVALID_HANDLE) {
+            Ok(function) => Ok(function),
+            Err(missing) => self.kernel_function(&*self.kernels.get(handle, missing)?, context),
+        }
+    }
+
+    /// A library of an image, which is kept: here if it is small, else by the worker.
+    pub fn library(&self, image: &[u8]) -> Result<Arc<Library>> {
+        let handle = handles::fresh();
+        let image = if image.len() <= INLINE {
+            Kept::Here(image.to_vec())
+        } else {
+            Order::Hold(handle).give(image, |_| ())?;
+            Kept::There(handle)
+        };
+        let (modules, kernels) = (Mutex::default(), Mutex::default());
+        let library = Arc::new(Library {
+            handle,
+            image,
+            modules,
+            kernels,
+        });
+        self.libraries.insert(handle, library.clone());
+        Ok(library)
+    }
+
+    /// Takes a library out, with its kernels; the modules that it has become, which are still loaded.
+    pub fn take_library(&self, handle: Handle) -> Result<(Arc<Library>, Vec<Arc<Module>>)> {
+        let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        self.kernels
+            .remove_if(|kernel| kernel.library.handle == handle);
+        recent::forget_all();
+        let modules = library.modules.lock().drain().map(|(_, it)| it).collect();
+        Ok((library, modules))
+    }
+
+    /// The module that a library is in a context.
+    pub fn library_module(
+        &self,
+        library: &Library,
+        context: &Arc<Context>,
+        log: impl FnOnce(&str),
+    ) -> Result<Arc<Module>> {
+        let mut modules = library.modules.lock();
+        if let Some(module) = modules.get(&context.handle) {
+            return Ok(module.clone());
+        }
+        let module = self.load_for(true, context, log, |order, log| match &library.image {
+            Kept::Here(image) => order.give(image, log),
+            Kept::There(image) => order.give_held(*image, log),
+        })?;
+        modules.insert(context.handle, module.clone());
+        Ok(module)
+    }
+
+    /// The kernel of a name in a library; the name is checked if a context is at hand.
+    pub fn kernel(
+        &self,
+        library: &Arc<Library>,
+        name: &str,
+        context: Option<&Arc<Context>>,
+    ) -> Result<Arc<Kernel>> {
+        if let Some(kernel) = library.kernels.lock().get(name) {
+            return Ok(kernel.clone());
+        }
+        if let Some(context) = context {
+            let module = self.library_module(library, context, |_| ())?;
+            self.function(&module, name)?;
+        }
+        let kernel = Arc::new(Kernel {
+            handle: handles::fresh(),
+            library: library.clone(),
+            name: CString::new(name).map_err(|_| CUDA_ERROR_INVALID_VALUE)?,
+            functions: RwLock::default(),
+            attributes: Mutex::default(),
+        });
+        // Held until its handle is known, for another thread that finds it there launches it at once.
+        let mut known = library.kernels.lock();
+        let kernel = known.entry(name.to_owned()).or_insert(kernel).clone();
+        self.kernels.insert(kernel.handle, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// The handle of the kernel of a library that a function is of, 0 if it is of none.
+    pub fn kernel_of(&self, function: Handle) -> Handle {
+        let has = |kernel: &Kernel| {
+            let functions = kernel.functions.read();
+            functions.values().any(|known| known.handle == function)
+        };
+        self.kernels.find(has).map_or(0, |kernel| kernel.handle)
+    }
+
+    /// The function that a kernel is in a context.
+    pub fn kernel_function(
+        &self,
+        kernel: &Kernel,
+        context: &Arc<Context>,
+    ) -> Result<Arc<Function>> {
+        if let Some(function) = kernel.functions.read().get(&context.handle) {
+            return Ok(function.clone());
+        }
+        let module = self.library_module(&kernel.library, context, |_| ())?;
+        let name = kernel.name.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let function = self.function(&module, name)?;
+        // Held meanwhile, so that a thread that sets one finds the function, or this finds what was set.
+        let attributes = kernel.attributes.lock();
+        for (&attribute, &value) in &*attributes {
+            function.set_attribute(attribute, value)?;
+        }
+        kernel
+            .functions
+            .write()
+            .insert(context.handle, function.clone());
+        Ok(function)
+    }
+
+    /// Sets an attribute of a kernel, in contexts to come as well.
+    pub fn set_kernel_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result {
+        let mut attributes = kernel.attributes.lock();
+        attributes.insert(attribute, value);
+        for function in kernel.functions.read().values() {
+            function.set_attribute(attribute, value)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what was loaded into a context that is gone.
+    pub fn forget(&self, context: Handle) {
+        let modules = self
+            .modules
+            .remove_if(|module| module.context.handle == context);
+        for module in &modules {
+            module.functions.lock().clear();
+        }
+        self.functions
+            .remove_if(|function| function.module.context.handle == context);
+        for library in self.libraries.all() {
+            library.modules.lock().remove(&context);
+        }
+        for kernel in self.kernels.all() {
+            kernel.functions.write().remove(&context);
+        }
+        recent::forget_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// A thread makes kernels, and another, at work at the same time, finds each where the next user would.
+    #[test]
+    fn a_kernel_is_known_by_its_handle_as_soon_as_another_thread_finds_it() {
+        const KERNELS: usize = 20_000;
+        let modules = Modules::default();
+        let library = modules.library(&[]).expect("a library");
+        let meets = Barrier::new(2);
+        let make = || {
+            for number in 0..KERNELS {
+                meets.wait();
+                let made = modules.kernel(&library, &number.to_string(), None);
+                made.expect("a kernel");
+            }
+        };
+        let find = || {
+            let mut unknown = 0;
+            for name in (0..KERNELS).map(|it| it.to_string()) {
+                meets.wait();
+                let kernel = loop {
+                    if let Some(kernel) = library.kernels.lock().get(&name) {
+                        break kernel.handle;
+                    }
+                    std::thread::yield_now();
+                };
+                let known = modules.kernels.get(kernel, CUDA_ERROR_INVALID_HANDLE);
+                unknown += usize::from(known.is_err());
+            }
+            unknown
+        };
+        let unknown = std::thread::scope(|scope| {
+            scope.spawn(make);
+            scope.spawn(find).join().expect("a count")
+        });
+        assert_eq!(unknown, 0);
+    }
+}

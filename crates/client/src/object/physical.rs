@@ -1,0 +1,274 @@
+//! Physical memory and the addresses it is mapped at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Address, Handle, Op, SharedMemory};
+use fermata_abi::sys::driver as sys;
+use parking_lot::Mutex;
+
+use crate::handles::{self, Table};
+use crate::link;
+use crate::object::devices::Devices;
+use crate::object::mirror::{Block, Kind, Mirror};
+use crate::object::shared;
+use crate::result::Result;
+
+/// Sizes and addresses of physical memory are multiples of this, on every device so far.
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// All physical memory, and who may reach what.
+#[derive(Debug, Default)]
+pub struct PhysicalMemory {
+    table: Table<Physical>,
+    reserved: Mutex<BTreeMap<Address, u64>>,
+    access: Mutex<BTreeMap<Address, Access>>,
+}
+
+/// A piece of physical memory.
+#[derive(Debug)]
+pub struct Physical {
+    /// Bytes.
+    pub size: u64,
+    /// Ordinal of its device.
+    pub device: sys::CUdevice,
+    /// As it was asked for.
+    pub handle_types: u32,
+    holders: Mutex<u32>,
+}
+
+#[derive(Debug)]
+struct Access {
+    size: u64,
+    devices: Vec<(sys::CUdevice, u32)>,
+}
+
+impl PhysicalMemory {
+    /// New physical memory on a device.
+    pub fn create(
+        &self,
+        devices: &Devices,
+        size: u64,
+        prop: &sys::CUmemAllocationProp,
+    ) -> Result<Handle> {
+        if prop.type_ != sys::CU_MEM_ALLOCATION_TYPE_PINNED
+            || prop.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE
+        {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if size == 0 || !size.is_multiple_of(GRANULARITY) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let device = devices.get(prop.location.id)?.index;
+        let memory = handles::fresh();
+        link::ask(
+            &Op::MemCreate {
+                memory,
+                device,
+                size,
+                flags: 0,
+            },
+            link::nothing,
+        )?;
+        let (handle_types, holders) = (prop.requestedHandleTypes, Mutex::new(1));
+        let made = Physical {
+            size,
+            device: prop.location.id,
+            handle_types,
+            holders,
+        };
+        self.table.insert(memory, Arc::new(made));
+        Ok(memory)
+    }
+
+    /// The memory behind a handle.
+    pub fn get(&self, memory: Handle) -> Result<Arc<Physical>> {
+        self.table.get(memory, sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// One holder of the handle more: who asked for it by address.
+    pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<Handle> {
+        let block = blocks
+            .find(address)
+            .filter(|block| block.kind == Kind::Mapped);
+        let memory = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?.id;
+        *self.get(memory)?.holders.lock() += 1;
+        Ok(memory)
+    }
+
+    /// One holder of the handle more: who asked for it by descriptor.
+    pub fn share(&self, memory: Handle) -> Result {
+        *self.get(memory)?.holders.lock() += 1;
+        Ok(())
+    }
+
+    /// Physical memory of another process; imported again it is another handle.
+    pub fn fetch(&self, devices: &Devices, given: &SharedMemory) -> Result<Handle> {
+        let (memory, index) = shared::fetch("cuMemImportFromShareableHandle", given)?;
+        let made = Physical {
+            size: given.whole,
+            device: devices.ordinal(index)?,
+            handle_types: 0,
+            holders: Mutex::new(1),
+        };
+        self.table.insert(memory, Arc::new(made));
+        Ok(memory)
+    }
+
+    /// One holder of the handle less; the memory itself lives as long as it is mapped.
+    pub fn release(&self, memory: Handle) -> Result {
+        let physical = self.get(memory)?;
+        let mut holders = physical.holders.lock();
+        *holders -= 1;
+        if *holders > 0 {
+            return Ok(());
+        }
+        self.table.remove(memory, sys::CUDA_ERROR_INVALID_VALUE)?;
+        link::ask(&Op::MemRelease { memory }, link::nothing)
+    }
+
+    /// Reserves addresses.
+    pub fn reserve(&self, size: u64, align: u64, address: Address) -> Result<Address> {
+        if size == 0
+            || !size.is_multiple_of(GRANULARITY)
+            || !(align == 0 || align.is_power_of_two())
+        {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let address = link::ask(
+            &Op::AddressReserve {
+                size,
+                align,
+                address,
+            },
+            link::number,
+        )?;
+        self.reserved.lock().insert(address, size);
+        Ok(address)
+    }
+
+    /// Gives reserved addresses back.
+    pub fn free(&self, address: Address, size: u64) -> Result {
+        let mut reserved = self.reserved.lock();
+        if reserved.get(&address) != Some(&size) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        reserved.remove(&address);
+        drop(reserved);
+        link::ask(&Op::AddressFree { address, size }, link::nothing)
+    }
+
+    /// Maps physical memory into reserved addresses.
+    pub fn map(
+        &self,
+        blocks: &Mirror,
+        address: Address,
+        size: u64,
+        offset: u64,
+        memory: Handle,
+    ) -> Result {
+        let physical = self.get(memory)?;
+        let aligned = [address, size, offset]
+            .iter()
+            .all(|value| value.is_multiple_of(GRANULARITY));
+        let fits = offset
+            .checked_add(size)
+            .is_some_and(|end| end <= physical.size);
+        if !aligned
+            || !fits
+            || size == 0
+            || !self.is_reserved(address, size)
+            || blocks.overlaps(address, size)
+        {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        link::ask(
+            &Op::MemMap {
+                address,
+                size,
+                offset,
+                memory,
+            },
+            link::nothing,
+        )?;
+        let context = crate::object::context::current_or_none().map_or(0, |context| context.handle);
+        blocks.insert(Block {
+            start: address,
+            size,
+            mapped: 0,
+            kind: Kind::Mapped,
+            context,
+            device: physical.device,
+            flags: 0,
+            id: memory,
+        });
+        Ok(())
+    }
+
+    /// Unmaps whole mappings.
+    pub fn unmap(&self, blocks: &Mirror, address: Address, size: u64) -> Result {
+        let end = address
+            .checked_add(size)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
+        let inside = |start: Address| (address..end).contains(&start);
+        blocks.remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
+        self.access.lock().retain(|start, _| !inside(*start));
+        Ok(())
+    }
+
+    /// Sets who may reach a mapped range.
+    pub fn set_access(
+        &self,
+        visible: &Devices,
+        address: Address,
+        size: u64,
+        list: &[sys::CUmemAccessDesc],
+    ) -> Result {
+        for desc in list {
+            if desc.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE {
+                return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+            }
+            let devices = vec![visible.get(desc.location.id)?.index];
+            link::ask(
+                &Op::MemSetAccess {
+                    address,
+                    size,
+                    access: desc.flags,
+                    devices,
+                },
+                link::nothing,
+            )?;
+            let mut access = self.access.lock();
+            let entry = access.entry(address).or_insert(Access {
+                size,
+                devices: Vec::new(),
+            });
+            entry.size = entry.size.max(size);
+            entry
+                .devices
+                .retain(|(device, _)| *device != desc.location.id);
+            entry.devices.push((desc.location.id, desc.flags));
+        }
+        Ok(())
+    }
+
+    /// How a device may reach an address.
+    pub fn access(&self, device: sys::CUdevice, address: Address) -> u32 {
+        let access = self.access.lock();
+        let found = access
+            .range(..=address)
+            .next_back()
+            .filter(|(start, entry)| address < *start + entry.size);
+        let mut devices = found.iter().flat_map(|(_, entry)| &entry.devices);
+        devices
+            .find(|(id, _)| *id == device)
+            .map_or(sys::CU_MEM_ACCESS_FLAGS_PROT_NONE, |(_, flags)| *flags)
+    }
+
+    fn is_reserved(&self, address: Address, size: u64) -> bool {
+        let reserved = self.reserved.lock();
+        let found = reserved.range(..=address).next_back();
+        found.is_some_and(|(start, len)| address + size <= start + len)
+    }
+}

@@ -1,0 +1,57 @@
+//! The functions that a thread has launched lately (see [`crate::object::recent`]).
+
+use std::cell::RefCell;
+use std::mem::{ManuallyDrop, replace};
+use std::sync::Arc;
+
+use fermata_abi::op::Handle;
+
+use crate::object::context::Context;
+use crate::object::module::Function;
+use crate::object::recent::{Key, NOBODY, PLACES, key, place};
+use crate::result::Result;
+
+type Functions = [(Key, Option<Arc<Function>>); PLACES];
+
+const NO_FUNCTIONS: Functions = [const { (NOBODY, None) }; PLACES];
+
+thread_local! {
+    /// Without a destructor, so that it is there as long as the thread; see [`let_go`].
+    static FUNCTIONS: ManuallyDrop<RefCell<Functions>> =
+        const { ManuallyDrop::new(RefCell::new(NO_FUNCTIONS)) };
+}
+
+/// The thread ends: what it has launched need not stay for it.
+pub fn let_go() {
+    let known = FUNCTIONS.with(|table| {
+        table
+            .try_borrow_mut()
+            .map(|mut it| replace(&mut *it, NO_FUNCTIONS))
+    });
+    drop(known);
+}
+
+/// Calls `act` with the function behind a handle, which `find` looks up if the thread does not know it.
+#[inline(always)]
+pub fn with_function<T>(
+    handle: Handle,
+    context: &Arc<Context>,
+    find: impl FnOnce() -> Result<Arc<Function>>,
+    act: impl FnOnce(&Function) -> Result<T>,
+) -> Result<T> {
+    let key = key(handle, context.handle);
+    FUNCTIONS.with(|table| {
+        if let Ok(known) = table.try_borrow()
+            && let (found, Some(function)) = &known[place(handle)]
+            && *found == key
+        {
+            return act(function);
+        }
+        let function = find()?;
+        // A signal handler that launches in the middle of a launch finds the table in use.
+        if let Ok(mut known) = table.try_borrow_mut() {
+            known[place(handle)] = (key, Some(function.clone()));
+        }
+        act(&function)
+    })
+}

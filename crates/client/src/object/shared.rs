@@ -1,0 +1,186 @@
+//! Memory that this process shares with others of its session, and what it has of theirs.
+//!
+//! A handle names the memory ([`SharedMemory`]); the workers do the sharing. Memory of `cuIpcOpenMemHandle` is physical memory of
+//! the other process, mapped whole into a reservation of its own:
+//!
+//! ```text
+//!   handle ─► fetch ─► reserve ─► map ─► access      address = reservation + offset
+//!   close  ─► unmap ─► free the reservation ─► release, when it has been opened as often as closed
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use fermata_abi::op::{Address, Handle, Op, ReplyBody, SHARED, SharedMemory, Sharer};
+use fermata_abi::sys::driver as sys;
+use parking_lot::Mutex;
+
+use crate::handles;
+use crate::link;
+use crate::notice;
+use crate::object::context;
+use crate::object::devices::Devices;
+use crate::object::mirror::{Block, Kind, Mirror};
+use crate::result::Result;
+
+/// The number of this process, which is in the image with the rest of it.
+static OWN: OnceLock<Sharer> = OnceLock::new();
+
+/// What `cuIpcOpenMemHandle` has made, by the address that it has given.
+#[derive(Debug, Default)]
+pub struct OpenedMemory(Mutex<BTreeMap<Address, Opened>>);
+
+#[derive(Debug)]
+struct Opened {
+    shared: SharedMemory,
+    memory: Handle,
+    context: Handle,
+    times: u64,
+}
+
+/// The number of this process.
+fn own() -> Result<&'static Sharer> {
+    if let Some(own) = OWN.get() {
+        return Ok(own);
+    }
+    let mut fresh = Sharer::default();
+    // SAFETY: the buffer has as many bytes.
+    let got = unsafe { libc::getrandom(fresh.as_mut_ptr().cast(), fresh.len(), 0) };
+    if got != fresh.len() as isize {
+        return Err(sys::CUDA_ERROR_OPERATING_SYSTEM);
+    }
+    Ok(OWN.get_or_init(|| fresh))
+}
+
+/// Whether this process shares it.
+pub fn is_own(shared: &SharedMemory) -> bool {
+    OWN.get() == Some(&shared.sharer)
+}
+
+/// The handle of an allocation (by its first address) or of physical memory (by its handle; else 0) for other processes.
+pub fn share(address: Address, memory: Handle) -> Result<[u8; SHARED]> {
+    let sharer = *own()?;
+    let op = Op::MemShare {
+        sharer,
+        address,
+        memory,
+    };
+    link::ask(&op, |body| match body {
+        ReplyBody::Bytes(bytes) => bytes.try_into().map_err(|_| sys::CUDA_ERROR_UNKNOWN),
+        _ => Err(sys::CUDA_ERROR_UNKNOWN),
+    })
+}
+
+/// Makes physical memory of another process's; the answer is its handle here, and the index of its device.
+pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(Handle, u32)> {
+    let memory = handles::fresh();
+    let op = Op::MemFetch {
+        memory,
+        shared: &shared.encode(),
+    };
+    let device = link::ask(&op, link::number).inspect_err(|code| {
+        // The user cannot see it in the code: the worker has said why in its log.
+        notice::write(&format!(
+            "{call} was given memory that this session does not have (CUDA error {code}): it belongs to a process outside the \
+             session, or that process has ended or freed it; processes that share GPU memory are started by one `fermata run`"
+        ));
+    })?;
+    Ok((memory, device as u32))
+}
+
+impl OpenedMemory {
+    /// Opens memory of another process; the address.
+    pub fn open(
+        &self,
+        (visible, blocks): (&Devices, &Mirror),
+        shared: SharedMemory,
+    ) -> Result<Address> {
+        let current = context::current()?;
+        if is_own(&shared) {
+            return Err(sys::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let mut opened = self.0.lock();
+        if let Some((address, known)) = opened.iter_mut().find(|(_, it)| it.shared == shared) {
+            known.times += 1;
+            return Ok(*address);
+        }
+        let (memory, index) = fetch("cuIpcOpenMemHandle", &shared)?;
+        let here = visible.get(current.device)?.index;
+        let mut devices = vec![index, here];
+        devices.dedup();
+        let mapped = map(memory, shared.whole, devices);
+        let base = mapped.inspect_err(|_| {
+            // The first failure is the one to report.
+            let _ = link::ask(&Op::MemRelease { memory }, link::nothing);
+        })?;
+        let address = base + shared.offset;
+        let block = Block::new(address, shared.size, Kind::Opened, &current);
+        blocks.insert(block);
+        opened.insert(
+            address,
+            Opened {
+                shared,
+                memory,
+                context: current.handle,
+                times: 1,
+            },
+        );
+        Ok(address)
+    }
+
+    /// Closes memory that [`OpenedMemory::open`] has opened at this address.
+    pub fn close(&self, blocks: &Mirror, address: Address) -> Result {
+        let mut opened = self.0.lock();
+        let known = opened.get_mut(&address);
+        let known = known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        known.times -= 1;
+        if known.times > 0 {
+            return Ok(());
+        }
+        let (base, size) = (address - known.shared.offset, known.shared.whole);
+        let (memory, context) = (known.memory, known.context);
+        opened.remove(&address);
+        blocks.remove(address, |block| block.kind == Kind::Opened)?;
+        // Kernels that use it must have ended: the driver does not wait for them when it unmaps.
+        link::ask(&Op::ContextSync { context }, link::nothing)?;
+        unmap(base, size)?;
+        link::ask(&Op::MemRelease { memory }, link::nothing)
+    }
+}
+
+fn map(memory: Handle, size: u64, devices: Vec<u32>) -> Result<Address> {
+    let reserve = Op::AddressReserve {
+        size,
+        align: 0,
+        address: 0,
+    };
+    let address = link::ask(&reserve, link::number)?;
+    let map = Op::MemMap {
+        address,
+        size,
+        offset: 0,
+        memory,
+    };
+    let access = Op::MemSetAccess {
+        address,
+        size,
+        access: sys::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        devices,
+    };
+    let free = Op::AddressFree { address, size };
+    let made = link::ask(&map, link::nothing).and_then(|()| {
+        link::ask(&access, link::nothing).inspect_err(|_| {
+            let _ = link::ask(&Op::MemUnmap { address, size }, link::nothing);
+        })
+    });
+    made.inspect_err(|_| {
+        // The first failure is the one to report.
+        let _ = link::ask(&free, link::nothing);
+    })?;
+    Ok(address)
+}
+
+fn unmap(address: Address, size: u64) -> Result {
+    link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
+    link::ask(&Op::AddressFree { address, size }, link::nothing)
+}

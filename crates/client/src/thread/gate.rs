@@ -1,0 +1,394 @@
+//! The gate at which the program's threads stop while the session does.
+//!
+//! ```text
+//!              enter (gate open)              leave
+//!   outside ───────────────────────► inside ─────────► outside
+//!      │ signal, gate closed            │ signal: nothing    │ gate closed
+//!      ▼                                ▼                    ▼
+//!   parked in the handler            runs on to its end    parked at the gate
+//! ```
+//! A thread that waits for the worker inside one of our functions rests there while the gate is closed: it counts as
+//! parked, keeps its request, and goes on when the gate opens, or at once when its answer has come ([`rest`]).
+//!
+//! Everything the signal handler touches is a static or a leaked record, found by thread id: a
+//! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
+//! A thread's record is its own until the last of its destructors (`ending`).
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::thread::futex;
+
+use crate::thread::alloc;
+
+/// `GATE`: threads pass.
+const OPEN: u32 = 0;
+/// `GATE`: threads park.
+const CLOSED: u32 = 1;
+/// `GATE`: threads pass and are counted, for tests.
+const WATCHED: u32 = 2;
+
+static GATE: AtomicU32 = AtomicU32::new(OPEN);
+/// What an open gate is: [`OPEN`], or [`WATCHED`] in a test.
+static WHEN_OPEN: AtomicU32 = AtomicU32::new(OPEN);
+/// How often the gate has been closed.
+static STOPS: AtomicU32 = AtomicU32::new(0);
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Places for the ids of parked threads.
+const PLACES: usize = 4096;
+/// Threads that rest inside one of our functions.
+static RESTING: AtomicU32 = AtomicU32::new(0);
+/// Threads that the stopper waits for, see [`await_parked`]; it sleeps on this word.
+static EXPECTED: AtomicU32 = AtomicU32::new(0);
+/// The thread that stops the others; it never rests.
+static STOPPER: AtomicI32 = AtomicI32::new(0);
+static PARKED: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
+
+/// Sees each call before it begins, in tests.
+#[derive(Debug)]
+pub struct Watcher {
+    /// Whether the call must first wait.
+    pub arrives: fn() -> bool,
+    /// How it waits.
+    pub wait: fn(),
+}
+
+/// A thread that has called us. Records are reused, never freed.
+#[derive(Debug)]
+struct Record {
+    /// Thread id, 0 if the record is free.
+    tid: AtomicI32,
+    /// How many of our functions the thread is inside of.
+    depth: AtomicU32,
+    next: AtomicPtr<Record>,
+}
+
+thread_local! {
+    /// The calling thread's record. Without a destructor, so that it is there as long as the thread; see `ending`.
+    static KNOWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
+}
+
+/// While this lives, the thread is inside one of our functions.
+pub struct Inside {
+    record: &'static Record,
+}
+
+/// Marks the thread as inside; parks first if the gate is closed.
+pub fn enter() -> Inside {
+    enter_as(KNOWN.get().unwrap_or_else(|| {
+        let record = register();
+        KNOWN.set(Some(record));
+        record
+    }))
+}
+
+/// As [`enter`]; `None` if the thread has not been here before.
+#[inline]
+pub fn enter_again() -> Option<Inside> {
+    KNOWN.get().map(enter_as)
+}
+
+#[inline]
+fn enter_as(record: &'static Record) -> Inside {
+    let depth = record.depth.load(Ordering::Relaxed);
+    record.depth.store(depth + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if depth == 0 && GATE.load(Ordering::Acquire) != OPEN {
+        wait_outside(record);
+    }
+    Inside { record }
+}
+
+/// The thread ends: its record may be another's.
+pub fn let_go() {
+    if let Some(record) = KNOWN.take() {
+        record.tid.store(0, Ordering::Release);
+    }
+}
+
+/// In a forked child: of all threads only the calling one is there, under another number.
+pub fn after_fork() {
+    let own = KNOWN.get().map(std::ptr::from_ref);
+    for record in all() {
+        let is_own = own == Some(std::ptr::from_ref(record));
+        if !is_own {
+            record.depth.store(0, Ordering::Relaxed);
+        }
+        let tid = if is_own { gettid() } else { 0 };
+        record.tid.store(tid, Ordering::Release);
+    }
+}
+
+#[cold]
+fn wait_outside(record: &Record) {
+    if let Some(watcher) = WATCHER.get()
+        && (watcher.arrives)()
+    {
+        outside(record, watcher.wait);
+    }
+    while is_closed() {
+        outside(record, park);
+    }
+}
+
+fn outside(record: &Record, act: fn()) {
+    record.depth.store(0, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    act();
+    record.depth.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[inline]
+fn is_closed() -> bool {
+    GATE.load(Ordering::Acquire) == CLOSED
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = self.record.depth.load(Ordering::Relaxed).saturating_sub(1);
+        self.record.depth.store(depth, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && is_closed() {
+            park();
+        }
+    }
+}
+
+/// Whether the calling thread is inside one of our functions.
+pub fn is_inside() -> bool {
+    find(gettid()).is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// As [`is_inside`], for code that no signal handler runs: takes no look at other threads' records.
+pub fn is_current_inside() -> bool {
+    KNOWN
+        .get()
+        .is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// Parks the calling thread if it is outside; called by the signal handler, so async-signal-safe.
+pub fn park_if_outside() {
+    if is_closed() && !is_inside() && !alloc::is_inside() {
+        park();
+    }
+}
+
+/// Whether more than one living thread has called us.
+pub fn is_shared() -> bool {
+    all()
+        .filter(|record| record.tid.load(Ordering::Relaxed) != 0)
+        .nth(1)
+        .is_some()
+}
+
+/// Closes the gate: from now on threads park when they come to it.
+pub fn close() {
+    GATE.store(CLOSED, Ordering::SeqCst);
+    STOPS.fetch_add(1, Ordering::SeqCst);
+    if WHEN_OPEN.load(Ordering::Relaxed) == WATCHED {
+        let _ = futex::wake(&STOPS, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+/// Opens the gate and wakes every parked thread.
+pub fn open() {
+    GATE.store(WHEN_OPEN.load(Ordering::Relaxed), Ordering::SeqCst);
+    let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// From now on every call is shown to `watcher` first. Called before the gate is ever closed.
+pub fn watch(watcher: Watcher) {
+    let _ = WATCHER.set(watcher);
+    WHEN_OPEN.store(WATCHED, Ordering::Relaxed);
+    GATE.store(WATCHED, Ordering::SeqCst);
+}
+
+/// Waits until the gate is closed once more than before `say`, at most `limit`; for tests, which [`watch`].
+pub fn await_stop(limit: Duration, say: impl FnOnce()) {
+    let stops = STOPS.load(Ordering::Acquire);
+    say();
+    wait_while(&STOPS, limit, |now| now == stops);
+}
+
+/// Waits until `count` more threads have parked, at most `limit`. For the stopper, which then looks at all threads: some
+/// are still without having parked here.
+pub fn await_parked(count: usize, limit: Duration) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    EXPECTED.store(count, Ordering::SeqCst);
+    wait_while(&EXPECTED, limit, |left| left != 0);
+    EXPECTED.store(0, Ordering::SeqCst);
+}
+
+/// Wakes the one that sleeps on `word` ([`wait_while`]). Async-signal-safe.
+pub fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+}
+
+/// Sleeps on `word` while its value is as `waits` says, at most `limit`. Whoever changes the word wakes the sleeper.
+pub fn wait_while(word: &AtomicU32, limit: Duration, waits: impl Fn(u32) -> bool) {
+    let end = Instant::now() + limit;
+    loop {
+        let value = word.load(Ordering::SeqCst);
+        let left = end.saturating_duration_since(Instant::now());
+        if !waits(value) || left.is_zero() {
+            return;
+        }
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        // Woken or not, the word decides.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&left));
+    }
+}
+
+/// Whether the thread `tid` is parked.
+pub fn is_parked(tid: i32) -> bool {
+    places(tid).any(|place| place.load(Ordering::Acquire) == tid)
+}
+
+/// Waits until the gate is open. Async-signal-safe.
+fn park() {
+    park_until(&|| false);
+}
+
+/// Waits, inside one of our functions, until the gate is open or `done`; returns at once if it is open. While it waits
+/// the thread touches nothing that is shared with the worker but what `done` looks at.
+pub fn rest(done: &dyn Fn() -> bool) {
+    if !is_closed() || STOPPER.load(Ordering::Relaxed) == gettid() {
+        return;
+    }
+    RESTING.fetch_add(1, Ordering::AcqRel);
+    park_until(done);
+    RESTING.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// The calling thread is the one that stops the others.
+pub fn is_stopper() {
+    STOPPER.store(gettid(), Ordering::Relaxed);
+}
+
+/// Has every resting thread look whether its answer has come.
+pub fn nudge() {
+    let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+fn park_until(done: &dyn Fn() -> bool) {
+    let tid = gettid();
+    let place = places(tid).find(|place| {
+        place
+            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    });
+    tell_stopper();
+    while is_closed() && !done() {
+        // Woken or not, the gate decides.
+        let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
+    }
+    if let Some(place) = place {
+        place.store(0, Ordering::Release);
+    }
+}
+
+/// One more thread is parked: wakes the stopper with the last that it waits for. Async-signal-safe.
+fn tell_stopper() {
+    let one_less = |left: u32| left.checked_sub(1);
+    let was = EXPECTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+    if was == Ok(1) {
+        wake(&EXPECTED);
+    }
+}
+
+/// Whether the thread `tid` is inside one of our functions while another rests there: a lock that it waits for may be
+/// that one's.
+pub fn may_be_blocked(tid: i32) -> bool {
+    let inside = |record: &Record| record.depth.load(Ordering::Acquire) > 0;
+    RESTING.load(Ordering::Acquire) > 0 && find(tid).is_some_and(inside)
+}
+
+/// The places for a thread id, best first.
+fn places(tid: i32) -> impl Iterator<Item = &'static AtomicI32> {
+    let start = tid as usize;
+    (0..PLACES).map(move |n| &PARKED[(start + n) % PLACES])
+}
+
+pub(crate) fn gettid() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+fn find(tid: i32) -> Option<&'static Record> {
+    all().find(|record| record.tid.load(Ordering::Acquire) == tid)
+}
+
+fn all() -> impl Iterator<Item = &'static Record> {
+    let mut at = RECORDS.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: the list holds leaked records only, and is only ever added to at its front.
+        let record = unsafe { at.as_ref() }?;
+        at = record.next.load(Ordering::Acquire);
+        Some(record)
+    })
+}
+
+/// A record for the calling thread: the one it had, if it calls after its last destructor of ours, a free one, or a
+/// new one.
+///
+/// A signal between the record's creation and the first `depth` finds depth 0 and parks the thread here.
+/// That is harmless: no lock is held, and a thread inside the allocator is not parked (see `alloc`).
+fn register() -> &'static Record {
+    let tid = gettid();
+    let take = |from: i32| {
+        all().find(|record| {
+            record
+                .tid
+                .compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    };
+    // What bears this number belongs to a thread that is gone: there is one thread of a number.
+    if let Some(record) = take(tid).or_else(|| take(0)) {
+        record.depth.store(0, Ordering::Relaxed);
+        return record;
+    }
+    let record: &'static Record = Box::leak(Box::new(Record {
+        tid: AtomicI32::new(tid),
+        depth: AtomicU32::new(0),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
+    let mut head = RECORDS.load(Ordering::Acquire);
+    loop {
+        record.next.store(head, Ordering::Relaxed);
+        let new = std::ptr::from_ref(record).cast_mut();
+        match RECORDS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return record,
+            Err(other) => head = other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_changes_a_word_wakes_the_one_that_waits_for_it() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        wait_while(&WORD, Duration::from_millis(1), |value| value == 0);
+        let (told, tell) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            wait_while(&WORD, Duration::from_secs(600), |value| value == 0);
+            told.send(()).unwrap();
+        });
+        WORD.store(1, Ordering::SeqCst);
+        wake(&WORD);
+        tell.recv_timeout(Duration::from_secs(300)).unwrap();
+        waiting.join().unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+//! A panic in this library is silent: the program's stderr is the program's.
+//!
+//! Rust's panic hook writes before anybody can catch the panic. The shared library has a copy of Rust's standard
+//! library of its own, so the hook set here is not the one of a program written in Rust. Where the copy is shared
+//! (tests), what happens outside this library goes to the hook that was there before.
+
+use std::cell::Cell;
+use std::sync::Once;
+
+use crate::thread::gate;
+
+use crate::notice;
+
+thread_local! {
+    /// Whether the thread is the library's own.
+    static OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is the library's own.
+pub fn is_ours() {
+    OURS.set(true);
+}
+
+/// From now on panics in this library go to the notice file.
+pub fn arm() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if OURS.get() || gate::is_current_inside() {
+                notice::write(&format!("a defect of Fermata's driver library: {panic}"));
+            } else {
+                before(panic);
+            }
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use fermata_abi::sys::driver::CUDA_ERROR_UNKNOWN;
+
+    #[test]
+    #[ignore = "a program for the test below"]
+    fn defect() {
+        let status = crate::frame::entry::call("test", || panic!("a defect, made for a test"));
+        assert_eq!(status, CUDA_ERROR_UNKNOWN);
+    }
+
+    #[test]
+    fn a_panic_inside_a_call_is_an_error_and_silent() {
+        let test = std::env::current_exe().expect("a path");
+        let mut program = Command::new(test);
+        program.args([
+            "--exact",
+            "thread::quiet::tests::defect",
+            "--ignored",
+            "--nocapture",
+        ]);
+        let said = program.output().expect("it runs");
+        let errors = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success(), "{errors}");
+        assert!(!errors.contains("a defect"), "{errors}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The end of contexts, modules and libraries: what lived in them goes with them.
+
+use std::sync::Arc;
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_PERMITTED, CUcontext, CUdevice,
+};
+
+use crate::link;
+use crate::link::fault;
+use crate::object::context::Context;
+use crate::object::host;
+use crate::object::mirror::Kind;
+use crate::object::module::Module;
+use crate::object::session::Session;
+use crate::result::Result;
+
+/// Ends a context that was created.
+pub fn destroy_context(session: &Session, context: CUcontext) -> Result {
+    end(session, &*session.contexts.take_created(context)?)
+}
+
+/// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
+pub fn detach_context(session: &Session, context: CUcontext) -> Result {
+    match session.contexts.detach(context)? {
+        true => destroy_context(session, context),
+        false => Ok(()),
+    }
+}
+
+/// One holder of a primary context less; without one it ends.
+pub fn release_primary(session: &Session, device: CUdevice) -> Result {
+    let last = session.contexts.release(&session.devices, device)?;
+    last.map_or(Ok(()), |context| end(session, &context))
+}
+
+/// Ends a primary context even if it is still retained.
+pub fn reset_primary(session: &Session, device: CUdevice) -> Result {
+    let living = session.contexts.reset(&session.devices, device)?;
+    living.map_or(Ok(()), |context| end(session, &context))
+}
+
+/// Destroys a context and forgets everything that lived in it.
+fn end(session: &Session, context: &Context) -> Result {
+    // While its handle is still good.
+    fermata_tables::context_gone(context.pointer());
+    session.contexts.forget(context);
+    let gone = context.handle;
+    session.managed.forget_context(&session.memory, gone);
+    host::forget(&session.memory, gone);
+    session.modules.forget(gone);
+    session.streams.forget(&session.graphs, gone);
+    session.events.forget(gone);
+    session.textures.forget(gone);
+    session.mipmaps.forget(gone);
+    session.arrays.forget(gone);
+    session
+        .references
+        .forget(|module| module.context.handle == gone);
+    session.memory.forget(gone);
+    let ended = link::ask(&Op::ContextDestroy { context: gone }, link::nothing);
+    fault::forget(gone);
+    ended
+}
+
+/// Unloads a module that the program has loaded, not one of a library.
+pub fn unload_module(session: &Session, handle: Handle) -> Result {
+    let modules = &session.modules.modules;
+    if modules.get(handle, CUDA_ERROR_INVALID_HANDLE)?.of_library {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    unload(session, handle)
+}
+
+fn unload(session: &Session, handle: Handle) -> Result {
+    let module = session.modules.take(handle)?;
+    let streams = (&session.streams, &session.graphs);
+    session.managed.forget(&session.memory, streams, handle);
+    session.references.forget(|module| module.handle == handle);
+    session
+        .memory
+        .remove_if(|block| block.kind == Kind::Variable && block.id == handle);
+    let module = module.handle;
+    link::ask(&Op::ModuleUnload { module }, link::nothing)
+}
+
+/// Unloads a library from every context.
+pub fn unload_library(session: &Session, handle: Handle) -> Result {
+    let (library, modules) = session.modules.take_library(handle)?;
+    // An error of earlier work must not keep what the program has no name for any more.
+    let unload = |module: Arc<Module>| unload(session, module.handle);
+    let unloaded = modules.into_iter().map(unload).fold(Ok(()), Result::and);
+    if let Some(image) = library.held() {
+        link::post(&Op::ImageRelease { image })?;
+    }
+    unloaded
+}

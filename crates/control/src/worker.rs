@@ -21,7 +21,7 @@
 //!     │ (Attach ...)                        │
 //!     │ Finish ───────────────────────────► │  the rest of the save, behind
 //!     │ ◄───────────────────────────── Saved│
-//!     │ Attach ...  or  Exit                │
+//!     │ Attach ...  or  (Vacate) Exit       │
 //! ```
 //! A checkpoint behind the running program makes ready what it can before the stop:
 //! ```text
@@ -31,7 +31,7 @@
 //!   any time:  Abandon ─► Abandoned
 //! ```
 //! A worker whose daemon has ended serves on, connects to the next daemon's socket and says Back.
-//! Any request may be answered by `Failed`; the worker then is as it was before the request.
+//! Any request may be answered by `Failed`; the worker then is as it was before the request, but for Vacate.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -149,6 +149,8 @@ pub enum ToWorker {
         #[serde(with = "crate::text::path")]
         folder: PathBuf,
     },
+    /// Give all device memory of a session back whose program is detached; nothing but Exit may follow.
+    Vacate,
     /// Free everything and end.
     Exit,
 }
@@ -229,6 +231,8 @@ pub enum FromWorker {
     Sharing,
     /// Answer to Describe.
     Description(Totals),
+    /// Answer to Vacate.
+    Vacated,
     /// A request failed.
     Failed(Failure),
     /// The session on the GPU has failed by itself (driver fault, device lost).

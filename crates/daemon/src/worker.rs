@@ -1,7 +1,7 @@
 //! A worker process and the conversation with it.
 //!
 //! ```text
-//!  start ─► Open/Ready ─► (Load) ─► Attach ─► Detach ─► Save ─► Attach ... ─► Exit
+//!  start ─► Open/Ready ─► (Load) ─► Attach ─► Detach ─► Save ─► Attach ... ─► (Vacate) ─► Exit
 //!              any time: Lost, or the process ends ─► `lost` says why, requests fail
 //! ```
 
@@ -335,6 +335,17 @@ impl Worker {
         }
     }
 
+    /// Lets it give all device memory of its session back, which is of no use any more.
+    ///
+    /// # Errors
+    /// It does not answer, or the driver has refused some of it.
+    pub fn vacate(&self) -> Result<()> {
+        match self.request(&ToWorker::Vacate, &[], STEP_TIME, &mut |_, _| {})? {
+            FromWorker::Vacated => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Ends it: asked first, killed when it does not. Returns when it is gone.
     pub fn end(&self) {
         self.life.fate.lock().ending = true;
@@ -430,6 +441,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Abandon => "Abandon",
         ToWorker::Describe => "Describe",
         ToWorker::Share { .. } => "Share",
+        ToWorker::Vacate => "Vacate",
         ToWorker::Exit => "Exit",
     }
 }

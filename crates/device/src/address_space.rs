@@ -263,6 +263,24 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Gives all physical memory back to the driver, that of live allocations too. Their addresses stay taken, with nothing
+    /// behind them: no work may use them any more. What the driver refuses is left to the end of the process.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn vacate(&mut self, driver: &Driver) -> Result<(), DriverError> {
+        let mut outcome = Ok(());
+        for kept in &mut self.kept {
+            *kept = Kept::default();
+        }
+        for (at, backing) in std::mem::take(&mut self.backing) {
+            let unmapped = driver.unmap(at, backing.len);
+            let released = driver.release_memory(backing.memory);
+            outcome = outcome.and(unmapped).and(released);
+        }
+        outcome
+    }
+
     /// Bytes kept for later on `device`: free memory from the program's point of view.
     pub fn cached(&self, device: u32) -> u64 {
         self.kept.get(device as usize).map_or(0, Kept::bytes)

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
 use fermata_abi::op::{Blob, Op};
-use fermata_control::worker::FromWorker;
+use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};
 
 const MIB: u64 = 1 << 20;
@@ -126,4 +126,41 @@ fn a_graph_whose_array_is_gone_keeps_no_image_from_being_restored() {
     program.post(&Op::GraphDestroy { exec: 0x500 });
     let idle = Op::ContextSync { context: CONTEXT };
     assert_eq!(program.ask(&idle), Answer::None);
+}
+
+/// Bytes of memory that the process has in use.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+#[test]
+fn a_worker_gives_its_memory_back_before_it_ends() {
+    let mut worker = Worker::start();
+    let folder = ImageFolder::new();
+    let program = worker.attach();
+    program.set_up();
+    let address = program.alloc(48 * MIB);
+    for at in (0..48 * MIB).step_by(32 << 10) {
+        program.write(address + at, &[7; 32 << 10]);
+    }
+    worker.detach(program);
+    let totals = folder.save(&mut worker);
+    assert_eq!(totals.device_bytes, 48 * MIB);
+    let before = resident(worker.pid());
+    assert_eq!(worker.ask(ToWorker::Vacate), FromWorker::Vacated);
+    let after = resident(worker.pid());
+    assert!(before - after >= 40 * MIB, "{before} to {after}");
+    // There is no session any more; what was written is whole.
+    assert!(matches!(
+        worker.ask(ToWorker::Finish),
+        FromWorker::Failed(_)
+    ));
+    let mut second = Worker::start();
+    assert!(matches!(
+        folder.load(&mut second),
+        FromWorker::Loaded { .. }
+    ));
+    assert_eq!(second.attach().read(address + 5 * MIB, 64), [7; 64]);
 }

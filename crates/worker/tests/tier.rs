@@ -165,6 +165,44 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
 }
 
 #[test]
+fn a_pack_that_ends_a_little_earlier_stays_registered() {
+    let place = Place::new();
+    place.ready(1, 17 << 20);
+    let mut worker = Worker::start_with(false, &[]);
+    let mut spare = Worker::start_with(false, &[]);
+    keep_until(&mut worker, &place, 17 << 20);
+    keep_until(&mut spare, &place, 17 << 20);
+    let program = worker.attach();
+    program.set_up();
+    let address = program.alloc(16 << 20);
+    for index in 0..16u64 {
+        let bytes: Vec<u8> = (0..1 << 20)
+            .map(|at: u32| (at / 7) as u8 ^ index as u8)
+            .collect();
+        for (part, bytes) in bytes.chunks(32 << 10).enumerate() {
+            program.write(address + (index << 20) + ((part as u64) << 15), bytes);
+        }
+    }
+    worker.detach(program);
+    let image = place.image("image");
+    saved(&mut worker, &place, &image);
+    for worker in [&mut worker, &mut spare] {
+        let until = Instant::now() + PATIENCE;
+        // A worker that takes the pack's new name also sees its length.
+        let tier = loop {
+            let tier = keep(worker, &place, 1 << 40);
+            if tier.ready == 0 {
+                break tier;
+            }
+            assert!(Instant::now() < until, "{tier:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(tier.registered, 17 << 20, "{tier:?}");
+    }
+    load(&mut spare, &place, &image);
+}
+
+#[test]
 fn a_full_tier_and_no_tier_cost_time_only() {
     let place = Place::new();
     place.ready(1, 6 << 20);

@@ -6,7 +6,8 @@
 //!                 └─────────────────┴──── a failure: the processes go on with their workers
 //! ```
 //! A pause is the stop of a checkpoint without CRIU. The workers end only when everything that they held is in the session's
-//! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. `resume` is the way back.
+//! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. They give the GPU's memory back
+//! first: the command does not wait for their end. `resume` is the way back.
 
 mod plan;
 mod resume;
@@ -191,11 +192,7 @@ fn take(
     };
     moments::pass("pause-noted");
     phases.time("give back", || {
-        let end = |it: Parked| {
-            it.worker.end();
-            Ok(())
-        };
-        drop(each_at_once(parked, "end", end));
+        drop(each_at_once(parked, "vacate", |it| give_back(it.worker)));
     });
     Ok(user::Paused {
         session: session.name.clone(),
@@ -204,6 +201,24 @@ fn take(
         phases: phases.list(),
         waited: settled.waited,
     })
+}
+
+/// Gives the GPU memory of a worker back, and lets the worker end.
+///
+/// The driver takes seconds to end one that has registered tens of GiB of host memory. All that it still has of the GPU
+/// then is its context; nobody waits for that.
+fn give_back(worker: Arc<Worker>) -> Result<()> {
+    if worker.vacate().is_err() {
+        // What it has not given back goes with it.
+        worker.end();
+        return Ok(());
+    }
+    let named = std::thread::Builder::new().name("paused-worker".into());
+    let ending = Arc::clone(&worker);
+    if named.spawn(move || ending.end()).is_err() {
+        worker.end();
+    }
+    Ok(())
 }
 
 /// From here on the session's data is in its entry, and no process uses its workers.

@@ -13,6 +13,7 @@ mod set_aside;
 mod sharing;
 mod spare;
 mod templates;
+mod vacate;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;

@@ -31,6 +31,8 @@ const ADDRESSES: u32 = 64;
 const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 /// Between two registrations others get the driver.
 const PAUSE: Duration = Duration::from_millis(1);
+/// A window stays when its file has lost no more than this part of it.
+const CUT: u64 = 16;
 /// After this time a list of packs is made anew.
 const FRESH: Duration = Duration::from_millis(250);
 
@@ -104,7 +106,7 @@ impl Tier {
         }
     }
 
-    /// Removes windows whose file is gone or cut, and takes names anew.
+    /// Removes windows whose file is gone or much shorter than they are, and takes names anew.
     fn give_back(&self, files: &[PackFile]) -> Vec<Entry> {
         let ready: HashMap<FileKey, PackId> = files
             .iter()
@@ -116,7 +118,7 @@ impl Tier {
         for (key, entry) in &mut state.entries {
             entry.ready = ready.get(key).copied();
             // One in use goes the next time.
-            if !whole(&entry.window) && Arc::strong_count(&entry.window) == 1 {
+            if !serves(&entry.window) && Arc::strong_count(&entry.window) == 1 {
                 gone.push(*key);
             }
         }
@@ -276,8 +278,20 @@ fn bytes(stat: &rustix::fs::Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
+/// Bytes of the window's file; `None` if it has no name any more.
+fn named(window: &Window) -> Option<u64> {
+    let stat = rustix::fs::fstat(window.file().as_fd()).ok()?;
+    (stat.st_nlink > 0).then(|| bytes(&stat))
+}
+
 /// Whether the window's file has a name, and all that is mapped of it.
 fn whole(window: &Window) -> bool {
-    let stat = rustix::fs::fstat(window.file().as_fd());
-    stat.is_ok_and(|it| it.st_nlink > 0 && bytes(&it) >= window.len())
+    named(window).is_some_and(|bytes| bytes >= window.len())
+}
+
+/// Whether a window is worth being kept. A pack ends behind its last chunk, a little before the end of the ready file
+/// that it was. The pages behind its end stay registered, and so in memory, until the window goes; to register
+/// all others once more would take longer than to copy their bytes.
+fn serves(window: &Window) -> bool {
+    named(window).is_some_and(|bytes| bytes >= window.len() - window.len() / CUT)
 }

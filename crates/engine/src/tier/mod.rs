@@ -4,7 +4,7 @@
 //! ```text
 //!  store in memory: ready/ID.pack ──┐ looked for      ┌─► Window: mapped ─► registered, slice by slice
 //!                   packs/ID.pack ──┼─ Tier::refresh ─┤
-//!  copies of packs on a disk ───────┘                 └─► gone, or cut: given back
+//!  copies of packs on a disk ───────┘                 └─► gone, or cut short: given back
 //!  save:  wanted() ─► PackWriter claims places in them ─► claim() the window's bytes ─► copy
 //!  load:  ChunkReader locates a chunk ─► share() the window's bytes ─► copy
 //! ```

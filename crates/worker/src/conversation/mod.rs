@@ -77,6 +77,8 @@ struct Worker {
     /// Whether a program or an image has been here.
     used: bool,
     serving: Option<Serving>,
+    /// What is left of a session without its device memory; it goes with the process.
+    vacated: Option<Site>,
     /// The staging area of the last attachment, for the next one.
     staging: Option<Staging>,
     /// Whether the program that was served last has let go of its ring, and may want to come back.
@@ -120,6 +122,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         names: Vec::new(),
         used: false,
         serving: None,
+        vacated: None,
         staging: None,
         parked: false,
         back: None,
@@ -313,6 +316,7 @@ impl Worker {
             }
             ToWorker::Share { folder } => self.share(folder),
             ToWorker::Describe => self.describe(),
+            ToWorker::Vacate => self.vacate(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
         }
     }

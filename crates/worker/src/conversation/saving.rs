@@ -1,5 +1,5 @@
-//! Saving a session: whole, while its program is stopped, or as the first moment of an image behind the program; and
-//! when a session cannot be saved.
+//! Saving a session: whole, while its program is stopped, or as the first moment of an image behind the program;
+//! when a session cannot be saved; and giving the device's memory back once it is.
 
 use std::path::{Path, PathBuf};
 
@@ -129,6 +129,20 @@ impl Worker {
             steps,
             ..totals(self.names.clone(), summary, &self.account)
         }))
+    }
+
+    /// Gives the device's memory back, ahead of the end of this process.
+    pub(super) fn vacate(&mut self) -> Result<FromWorker, Failure> {
+        self.idle("Vacate")?;
+        self.wait_for_behind()?;
+        let Some(mut site) = self.site.take() else {
+            return self.describe();
+        };
+        site.live.forget_current();
+        let vacated = site.live.vacate(&site.session);
+        self.vacated = Some(site);
+        vacated.map_err(|error| from_engine(&error))?;
+        Ok(FromWorker::Vacated)
     }
 
     pub(super) fn finish(&mut self) -> Result<FromWorker, Failure> {

@@ -50,7 +50,11 @@ pub fn opened_by(maps: &str) -> (String, String) {
     });
     let names: BTreeSet<String> = ours.map(|path| name(path)).collect();
     let names: Vec<String> = names.into_iter().collect();
+    let opencl = found.iter().any(|path| path.contains("opencl"));
     let hint = match names.is_empty() {
+        true if opencl => "OpenCL opens the GPU within the program: do without it. Where a library only lists its devices, as \
+                           hwloc does for MPI, `HWLOC_COMPONENTS=-opencl` in the program's environment keeps it from that"
+            .to_owned(),
         true => "Fermata has no library that takes its place: do without it until the checkpoint"
             .to_owned(),
         false => format!(
@@ -81,6 +85,8 @@ mod tests {
         let (by, hint) = opened_by(&(ours.clone() + &line("/usr/lib/libnvidia-ml.so.580.82")));
         assert_eq!(by, ", through `/usr/lib/libnvidia-ml.so.580.82`");
         assert!(hint.contains("load `libnvidia-ml.so.1` by name"), "{hint}");
+        let (_, hint) = opened_by(&(ours.clone() + &line("/usr/lib/libnvidia-opencl.so.580.82")));
+        assert!(hint.contains("HWLOC_COMPONENTS=-opencl"), "{hint}");
         let (by, hint) = opened_by(&(ours + &line("/usr/lib/libnvcuvid.so.580.82")));
         assert_eq!(by, ", through `/usr/lib/libnvcuvid.so.580.82`");
         assert!(hint.contains("no library that takes its place"), "{hint}");

@@ -32,6 +32,9 @@ pub const ENV_NOTICES: &str = "FERMATA_NOTICE_FILE";
 
 /// The mask of a program whose request, of an older tool, has none.
 const USUAL_UMASK: u32 = 0o022;
+/// What hwloc, with which MPI's libraries look at the machine, is to look for; and what it is not to. NVIDIA's OpenCL would
+/// open the GPU within the program.
+const HWLOC: (&str, &str) = ("HWLOC_COMPONENTS", "-opencl");
 
 /// Starts the program.
 ///
@@ -167,9 +170,12 @@ pub fn libraries(home: &Path) -> PathBuf {
     home.join("lib/client")
 }
 
-/// The environment of a program: its own, with our libraries first.
+/// The environment of a program: its own, with our libraries first, and nothing that opens a GPU for those who do not ask.
 fn injected(mut env: Vec<(OsString, OsString)>, home: &Path) -> Vec<(OsString, OsString)> {
     let client = libraries(home);
+    if env.iter().all(|(name, _)| name != HWLOC.0) {
+        env.push((HWLOC.0.into(), HWLOC.1.into()));
+    }
     let mut preload = vec![client.join("libcuda.so.1")];
     // By its path: in a container, the folder of the driver's libraries often comes first in the program's own list.
     preload.extend(Some(client.join("libnvidia-ml.so.1")).filter(|p| p.is_file()));
@@ -251,6 +257,18 @@ mod tests {
         prepend(&mut env, "LD_LIBRARY_PATH", vec!["/x".into()]);
         assert!(env.contains(&("LD_LIBRARY_PATH".into(), "/x".into())));
         assert_eq!(env.len(), 3);
+    }
+
+    #[test]
+    fn no_opencl_is_looked_for_unless_the_program_says_what_is() {
+        let told = |env: Vec<(OsString, OsString)>| {
+            let env = injected(env, Path::new("/h")).into_iter();
+            let found: Vec<_> = env.filter(|(name, _)| name == HWLOC.0).collect();
+            assert_eq!(found.len(), 1);
+            found[0].1.clone()
+        };
+        assert_eq!(told(vec![]), "-opencl");
+        assert_eq!(told(vec![(HWLOC.0.into(), "xml".into())]), "xml");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! CUDA arrays: plain linear storage with a shape.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 
@@ -8,7 +8,7 @@ use crate::attributes::PITCH;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::memory::Kind;
 
 /// An array.
@@ -53,6 +53,14 @@ fn channel_bytes(format: cu::CUarray_format) -> Option<u64> {
         | cu::CU_AD_FORMAT_SIGNED_INT32
         | cu::CU_AD_FORMAT_FLOAT => Some(4),
         _ => None,
+    }
+}
+
+impl Driver {
+    /// Arrays.
+    pub fn arrays(&self) -> &'static Table<Array> {
+        static ALL: LazyLock<Table<Array>> = LazyLock::new(Table::default);
+        &ALL
     }
 }
 
@@ -121,7 +129,7 @@ impl Array {
             height,
             depth,
         });
-        driver.arrays.insert(array.handle, Arc::clone(&array));
+        driver.arrays().insert(array.handle, Arc::clone(&array));
         Ok(array)
     }
 
@@ -130,7 +138,7 @@ impl Array {
     /// # Errors
     /// There is none with this handle.
     pub fn destroy(driver: &Driver, handle: u64) -> Result {
-        let array = driver.arrays.remove(handle).ok_or(INVALID_HANDLE)?;
+        let array = driver.arrays().remove(handle).ok_or(INVALID_HANDLE)?;
         driver.memory.free(array.base, |_| true).map(drop)
     }
 }

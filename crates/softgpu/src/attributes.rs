@@ -3,8 +3,9 @@
 
 use fermata_abi::sys::driver as cu;
 
-use crate::device::{Device, MULTIPROCESSORS};
+use crate::device::Device;
 use crate::error::{INVALID_VALUE, Result};
+use crate::settings::MULTIPROCESSORS;
 
 /// Threads a block may have.
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;

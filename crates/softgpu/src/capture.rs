@@ -181,7 +181,7 @@ pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
     let handle = captures
         .graph_of(stream.id)
         .ok_or(refused(CaptureError::NotCapturing))?;
-    let object = driver.graphs.get(handle).ok_or(INVALID_VALUE)?;
+    let object = driver.graphs().get(handle).ok_or(INVALID_VALUE)?;
     let graph = object.with(|graph| Ok(graph.clone()))?;
     let ended = captures.end(stream.id, thread(), &graph);
     if matches!(

@@ -94,7 +94,7 @@ fn drain(driver: &Driver, until: Option<Instant>) -> bool {
         if !calls_end(until) {
             return false;
         }
-        let contexts = driver.contexts.all().into_iter();
+        let contexts = driver.contexts().all().into_iter();
         let points: Vec<_> = contexts
             .flat_map(|context| context.streams.lock().ends())
             .collect();

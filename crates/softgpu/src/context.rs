@@ -4,76 +4,22 @@
 //! destroyed or, for the primary context, reset.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
-use crate::api;
 use crate::device::Device;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
-use crate::handle::{self, Tag};
-use crate::stream::{Point, Stream, StreamKind};
-use crate::work::Work;
+use crate::handle::{self, Table, Tag};
+pub use crate::objects::{Context, Streams};
+use crate::objects::{Point, Stream, StreamKind, Work};
 
 /// Device output kept before it is written.
 const MOST_OUTPUT: usize = 1 << 20;
-
-/// A context.
-#[derive(Debug)]
-pub struct Context {
-    /// Its handle. A primary context keeps it over resets.
-    pub handle: u64,
-    /// Its device.
-    pub device: Arc<Device>,
-    /// It is the device's primary context.
-    pub primary: bool,
-    /// Number unique in the process.
-    pub id: u64,
-    /// `CU_CTX_*`
-    pub flags: AtomicU32,
-    /// Set when running kernels must end.
-    pub stop: AtomicBool,
-    /// Its streams. Work that orders streams among each other is submitted under this lock.
-    pub streams: Mutex<Streams>,
-    /// Contexts whose memory it may use.
-    pub peers: Mutex<HashSet<u64>>,
-    /// `CU_LIMIT_*` that were set.
-    pub limits: Mutex<HashMap<cu::CUlimit, usize>>,
-    /// `CU_FUNC_CACHE_*`
-    pub cache_config: AtomicU32,
-    /// Device output that has not been written yet.
-    output: Mutex<Vec<u8>>,
-    /// Code of the fault that killed it; 0 while it is well.
-    fault: AtomicU32,
-    gone: AtomicBool,
-    /// Holders by `cuCtxAttach`.
-    pub attached: AtomicU32,
-}
-
-/// Streams of a context.
-#[derive(Debug, Default)]
-pub struct Streams {
-    /// The legacy default stream.
-    legacy: Option<Arc<Stream>>,
-    /// Every stream with work or a handle, the legacy one apart.
-    pub others: Vec<Arc<Stream>>,
-}
-
-/// A device's primary context and who holds it.
-#[derive(Debug, Default)]
-pub struct Primary {
-    context: Option<Arc<Context>>,
-    handle: u64,
-    holders: u32,
-    flags: u32,
-    /// A fault has ended one that is gone: a GPU's driver makes no other in this process.
-    spent: bool,
-}
 
 /// Default streams of one thread; they go with it.
 #[derive(Debug, Default)]
@@ -98,8 +44,17 @@ thread_local! {
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
+impl Driver {
+    /// Contexts.
+    pub fn contexts(&self) -> &'static Table<Context> {
+        static ALL: LazyLock<Table<Context>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
 impl Context {
-    fn new(device: &Arc<Device>, handle: u64, primary: bool, flags: u32) -> Arc<Self> {
+    /// A context that is not known yet.
+    pub fn new(device: &Arc<Device>, handle: u64, primary: bool, flags: u32) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             handle,
@@ -126,7 +81,9 @@ impl Context {
     pub fn create(driver: &Driver, device: &Arc<Device>, flags: u32) -> Result<Arc<Self>> {
         device.check()?;
         let context = Self::new(device, handle::fresh(Tag::Context), false, flags);
-        driver.contexts.insert(context.handle, Arc::clone(&context));
+        driver
+            .contexts()
+            .insert(context.handle, Arc::clone(&context));
         Ok(context)
     }
 
@@ -234,69 +191,6 @@ impl Context {
         }
         output.clear();
     }
-
-    /// Ends its work and frees what belongs to it.
-    fn dispose(self: &Arc<Self>, driver: &Driver) {
-        if self.gone.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        api::tables::context_ends(self);
-        let _ = self.synchronize();
-        self.stop.store(true, Ordering::Relaxed);
-        let handle = self.handle;
-        driver
-            .streams
-            .remove_unless(|stream| stream.context.id != self.id);
-        driver
-            .events
-            .remove_unless(|event| event.context.id != self.id);
-        driver
-            .functions
-            .remove_unless(|function| function.module.context.id != self.id);
-        for module in driver
-            .modules
-            .remove_unless(|module| module.context.id != self.id)
-        {
-            module.forget_functions();
-            driver.references.forget(module.handle);
-        }
-        driver.views.forget_context(handle);
-        driver
-            .mipmaps
-            .remove_unless(|mipmap| mipmap.context != handle);
-        driver.arrays.remove_unless(|array| array.context != handle);
-        for library in driver.libraries.all() {
-            library.forget_context(self.id);
-        }
-        *self.streams.lock() = Streams::default();
-        driver.memory.free_context(handle);
-        if self.primary {
-            driver.memory.free_pools(self.device.ordinal);
-        }
-    }
-
-    /// Destroys a context that is not primary.
-    ///
-    /// # Errors
-    /// There is no such context, or it is primary.
-    pub fn destroy(driver: &Driver, handle: u64) -> Result {
-        let destroyed = CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED);
-        let unknown = || {
-            if handle::is_of(Tag::Context, handle) {
-                destroyed
-            } else {
-                INVALID_CONTEXT
-            }
-        };
-        let context = driver.contexts.get(handle).ok_or_else(unknown)?;
-        if context.primary {
-            return Err(INVALID_CONTEXT);
-        }
-        driver.contexts.remove(handle);
-        context.dispose(driver);
-        STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == handle));
-        Ok(())
-    }
 }
 
 impl Streams {
@@ -312,96 +206,6 @@ impl Streams {
     /// The legacy default stream, if it was ever used.
     pub fn legacy(&self) -> Option<&Arc<Stream>> {
         self.legacy.as_ref()
-    }
-}
-
-impl Primary {
-    /// Takes a hold of the primary context, making it if need be.
-    ///
-    /// # Errors
-    /// The device is lost, or a fault has ended the last one, as on a GPU.
-    pub fn retain(driver: &Driver, device: &Arc<Device>) -> Result<Arc<Context>> {
-        device.check()?;
-        let mut primary = device.primary.lock();
-        if primary.spent {
-            return Err(CuError(cu::CUDA_ERROR_DEVICE_UNAVAILABLE));
-        }
-        primary.holders += 1;
-        Ok(primary.context(driver, device))
-    }
-
-    fn context(&mut self, driver: &Driver, device: &Arc<Device>) -> Arc<Context> {
-        if self.handle == 0 {
-            self.handle = handle::fresh(Tag::Context);
-        }
-        let (handle, flags) = (self.handle, self.flags);
-        let context = self.context.get_or_insert_with(|| {
-            let context = Context::new(device, handle, true, flags);
-            driver.contexts.insert(handle, Arc::clone(&context));
-            context
-        });
-        Arc::clone(context)
-    }
-
-    fn take(&mut self) -> Option<Arc<Context>> {
-        let taken = self.context.take();
-        self.spent |= taken.as_ref().is_some_and(|old| old.check().is_err());
-        taken
-    }
-
-    /// Lets go of the primary context; the last one to do so destroys it.
-    ///
-    /// # Errors
-    /// It is not retained.
-    pub fn release(driver: &Driver, device: &Arc<Device>) -> Result {
-        let mut primary = device.primary.lock();
-        primary.holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        let context = if primary.holders == 0 {
-            primary.take()
-        } else {
-            None
-        };
-        drop(primary);
-        if let Some(context) = context {
-            driver.contexts.remove(context.handle);
-            context.dispose(driver);
-        }
-        Ok(())
-    }
-
-    /// Throws the primary context away. It is retained no more; the next retain finds a new one under the same
-    /// handle, unless a fault has ended the old one.
-    pub fn reset(driver: &Driver, device: &Arc<Device>) {
-        let mut primary = device.primary.lock();
-        primary.holders = 0;
-        let old = primary.take();
-        drop(primary);
-        if let Some(old) = old {
-            old.stop.store(true, Ordering::Relaxed);
-            driver.contexts.remove(old.handle);
-            old.dispose(driver);
-        }
-    }
-
-    /// The device whose primary context has this handle, whether that lives or was reset.
-    pub fn device_of(driver: &Driver, handle: u64) -> Option<cu::CUdevice> {
-        let has = |device: &&Arc<Device>| handle != 0 && device.primary.lock().handle == handle;
-        driver.devices.iter().find(has).map(|device| device.ordinal)
-    }
-
-    /// Sets the flags of the primary context, now and when it is made again.
-    pub fn set_flags(device: &Device, flags: u32) {
-        let mut primary = device.primary.lock();
-        primary.flags = flags;
-        if let Some(context) = &primary.context {
-            context.flags.store(flags, Ordering::Relaxed);
-        }
-    }
-
-    /// Its flags, and whether it exists.
-    pub fn state(device: &Device) -> (u32, bool) {
-        let primary = device.primary.lock();
-        (primary.flags, primary.context.is_some())
     }
 }
 
@@ -432,6 +236,11 @@ pub fn push_current(handle: u64) {
     STACK.with_borrow_mut(|stack| stack.push(handle));
 }
 
+/// Takes a context away if it is the current one.
+pub fn forget(handle: u64) {
+    STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == handle));
+}
+
 /// Takes the current context away and returns it.
 ///
 /// # Errors
@@ -449,7 +258,7 @@ pub fn current_any() -> Result<Arc<Context>> {
     match current_handle() {
         0 => Err(INVALID_CONTEXT),
         handle => driver
-            .contexts
+            .contexts()
             .get(handle)
             .ok_or(CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED)),
     }
@@ -473,7 +282,10 @@ pub fn named(handle: u64) -> Result<Arc<Context>> {
     if handle == 0 {
         return current();
     }
-    let context = driver::get()?.contexts.get(handle).ok_or(INVALID_CONTEXT)?;
+    let context = driver::get()?
+        .contexts()
+        .get(handle)
+        .ok_or(INVALID_CONTEXT)?;
     context.check()?;
     Ok(context)
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fermata_graph::{Copy, CopyEnd, Place};
 
-use crate::context::Context;
+use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::exec::{WINDOW_BASE, WINDOW_END};
@@ -118,8 +118,8 @@ impl Plan {
     ///
     /// # Errors
     /// Memory has gone away meanwhile, or this is the copy that a setting makes fail.
-    pub fn run(&self, driver: &Driver, context: &Context) -> Result {
-        context.device.count_copy()?;
+    pub fn run(&self, driver: &Driver, device: &Device) -> Result {
+        device.count_copy()?;
         let copy = &self.copy;
         if self.held {
             let bytes = copy.bytes().unwrap_or(0);
@@ -139,7 +139,7 @@ impl Plan {
                 }
             }
         }
-        if self.to_host && copy.width_bytes >= FLIPPED && context.device.flips_copy() {
+        if self.to_host && copy.width_bytes >= FLIPPED && device.flips_copy() {
             self.flip(driver)?;
         }
         if self.rate > 0 {
@@ -185,7 +185,7 @@ fn resolve_array(
     if end.place != Place::Array {
         return Ok(());
     }
-    let array = driver.arrays.get(end.address).ok_or(INVALID_HANDLE)?;
+    let array = driver.arrays().get(end.address).ok_or(INVALID_HANDLE)?;
     let within =
         |first: u64, len: u64, all: u64| first.checked_add(len).is_some_and(|end| end <= all);
     if !within(end.x_bytes, width, array.width_bytes)

@@ -1,4 +1,4 @@
-//! A device: its identity, its memory account, its primary context, its faults.
+//! A device: its identity, its memory account, its faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,12 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
-use crate::context::Primary;
 use crate::error::{CuError, OUT_OF_MEMORY, Result};
 use crate::settings::Settings;
-
-/// Multiprocessors every device reports.
-pub const MULTIPROCESSORS: u32 = 16;
 
 /// One software GPU.
 #[derive(Debug)]
@@ -20,8 +16,6 @@ pub struct Device {
     pub ordinal: i32,
     /// How it behaves.
     pub settings: Arc<Settings>,
-    /// Its primary context.
-    pub primary: Mutex<Primary>,
     /// Its memory pools.
     pub pools: Mutex<DevicePools>,
     used: AtomicU64,
@@ -67,7 +61,6 @@ impl Device {
         Arc::new(Self {
             ordinal,
             settings,
-            primary: Mutex::default(),
             pools: Mutex::default(),
             used: AtomicU64::new(0),
             allocations: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! The driver of this process: everything that exists from `cuInit` on.
+//! The driver of this process, which exists from `cuInit` on, and what all kinds of objects need.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,69 +6,23 @@ use std::sync::{Arc, OnceLock};
 
 use fermata_abi::sys::driver as cu;
 
-use crate::array::Array;
-use crate::context::Context;
 use crate::device::Device;
 use crate::error::{CuError, INVALID_DEVICE, Result};
-use crate::event::Event;
 use crate::exec;
-use crate::graph::{Exec, GraphObject, NodeRef, UserObject};
 use crate::handle::Table;
 use crate::hold::Hold;
-use crate::library::{Kernel, Library};
-use crate::link::Linker;
 use crate::memory::{Memory, Physical};
-use crate::mipmap::Mipmap;
-use crate::module::{Function, Module};
-use crate::pool::Pool;
-use crate::reference::References;
 use crate::settings::Settings;
-use crate::stream::Stream;
-use crate::view::Views;
 
-/// All state of the driver.
+/// The driver, with what belongs to no kind of object. Each kind has its table where it is defined: `driver.streams()`.
 #[derive(Debug, Default)]
 pub struct Driver {
     /// Devices by ordinal.
     pub devices: Vec<Arc<Device>>,
     /// All memory.
     pub memory: Memory,
-    /// Contexts.
-    pub contexts: Table<Context>,
-    /// Loaded modules.
-    pub modules: Table<Module>,
-    /// Functions of modules.
-    pub functions: Table<Function>,
-    /// Loaded libraries.
-    pub libraries: Table<Library>,
-    /// Kernels of libraries.
-    pub kernels: Table<Kernel>,
-    /// Streams that were created; default streams have no handles.
-    pub streams: Table<Stream>,
-    /// Events.
-    pub events: Table<Event>,
     /// Handles of physical memory.
     pub physical: Table<Physical>,
-    /// Memory pools.
-    pub pools: Table<Pool>,
-    /// Arrays.
-    pub arrays: Table<Array>,
-    /// Arrays with levels; the levels are arrays too.
-    pub mipmaps: Table<Mipmap>,
-    /// Texture and surface objects.
-    pub views: Views,
-    /// Texture and surface references.
-    pub references: References,
-    /// Modules that are being linked.
-    pub linkers: Table<Linker>,
-    /// Graphs.
-    pub graphs: Table<GraphObject>,
-    /// Nodes of graphs.
-    pub nodes: Table<NodeRef>,
-    /// Executable graphs.
-    pub execs: Table<Exec>,
-    /// User objects that graphs keep alive.
-    pub user_objects: Table<UserObject>,
     /// What a test holds up.
     pub hold: Hold,
 }

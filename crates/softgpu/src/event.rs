@@ -1,15 +1,15 @@
 //! Events: marks that streams pass.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::driver;
+use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, NOT_READY, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
+use crate::mark::Mark;
 
 /// An event.
 #[derive(Debug)]
@@ -23,30 +23,11 @@ pub struct Event {
     mark: Mutex<Option<Arc<Mark>>>,
 }
 
-/// One recording of an event.
-#[derive(Debug, Default)]
-pub struct Mark {
-    passed: Mutex<Option<Instant>>,
-    changed: Condvar,
-}
-
-impl Mark {
-    /// The stream is here now.
-    pub fn pass(&self) {
-        *self.passed.lock() = Some(Instant::now());
-        self.changed.notify_all();
-    }
-
-    /// Waits until the stream has been here.
-    pub fn wait(&self) {
-        let mut passed = self.passed.lock();
-        while passed.is_none() {
-            self.changed.wait(&mut passed);
-        }
-    }
-
-    fn time(&self) -> Option<Instant> {
-        *self.passed.lock()
+impl Driver {
+    /// Events.
+    pub fn events(&self) -> &'static Table<Event> {
+        static ALL: LazyLock<Table<Event>> = LazyLock::new(Table::default);
+        &ALL
     }
 }
 
@@ -63,7 +44,7 @@ impl Event {
             mark: Mutex::default(),
         });
         driver::get()?
-            .events
+            .events()
             .insert(event.handle, Arc::clone(&event));
         Ok(event)
     }
@@ -74,7 +55,7 @@ impl Event {
     /// There is none.
     pub fn resolve(handle: cu::CUevent) -> Result<Arc<Self>> {
         driver::get()?
-            .events
+            .events()
             .get(handle.addr() as u64)
             .ok_or(INVALID_HANDLE)
     }

@@ -7,7 +7,6 @@ use fermata_graph::KernelNode;
 
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use crate::context::Context;
-use crate::device::MULTIPROCESSORS;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::exec;
@@ -15,6 +14,7 @@ use crate::function::max_threads;
 use crate::log;
 use crate::module::Function;
 use crate::occupancy::{Need, active_blocks};
+use crate::settings::MULTIPROCESSORS;
 use crate::work::KernelWork;
 
 /// Checks a launch. `context` is that of the stream it goes to; nodes of graphs that name their own

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
@@ -12,7 +12,7 @@ use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, NOT_FOUND, Result};
 use crate::exec::{self, KernelInfo};
 use crate::function::Attributes;
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::jit::JitOptions;
 use crate::module::{self, Function, Module};
 
@@ -58,6 +58,22 @@ impl fmt::Debug for Library {
     }
 }
 
+impl Driver {
+    /// Loaded libraries.
+    pub fn libraries(&self) -> &'static Table<Library> {
+        static ALL: LazyLock<Table<Library>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
+impl Driver {
+    /// Kernels of libraries.
+    pub fn kernels(&self) -> &'static Table<Kernel> {
+        static ALL: LazyLock<Table<Kernel>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
 impl Library {
     /// Compiles PTX and makes it known as a library.
     ///
@@ -74,7 +90,7 @@ impl Library {
                 info: info.clone(),
                 attributes: Mutex::default(),
             });
-            driver.kernels.insert(kernel.handle, Arc::clone(&kernel));
+            driver.kernels().insert(kernel.handle, Arc::clone(&kernel));
             kernel
         });
         let kernels = kernels.collect();
@@ -89,7 +105,7 @@ impl Library {
             loaded,
         });
         driver
-            .libraries
+            .libraries()
             .insert(library.handle, Arc::clone(&library));
         Ok(library)
     }
@@ -142,9 +158,9 @@ impl Library {
 
     /// Throws the library away, in all contexts.
     pub fn unload(&self, driver: &Driver) {
-        driver.libraries.remove(self.handle);
+        driver.libraries().remove(self.handle);
         for kernel in &self.kernels {
-            driver.kernels.remove(kernel.handle);
+            driver.kernels().remove(kernel.handle);
         }
         let modules = std::mem::take(&mut self.loaded.lock().modules);
         for module in modules.into_values() {
@@ -164,7 +180,7 @@ impl Kernel {
     /// # Errors
     /// The library's module cannot be loaded there.
     pub fn function(&self, driver: &Driver, context: &Arc<Context>) -> Result<Arc<Function>> {
-        let library = driver.libraries.get(self.library).ok_or(INVALID_HANDLE)?;
+        let library = driver.libraries().get(self.library).ok_or(INVALID_HANDLE)?;
         library.module(driver, context)?.function(&self.info.name)
     }
 }

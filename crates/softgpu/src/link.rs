@@ -3,7 +3,7 @@
 //! The result is PTX again. The driver hands it out as a module image, which it takes back like any other.
 
 use std::ffi::CString;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 use fermata_ptx::ast::Module;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_VALUE, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::image;
 use crate::jit::JitOptions;
 use crate::log;
@@ -41,6 +41,14 @@ unsafe impl Send for Linker {}
 // SAFETY: as above.
 unsafe impl Sync for Linker {}
 
+impl Driver {
+    /// Modules that are being linked.
+    pub fn linkers(&self) -> &'static Table<Linker> {
+        static ALL: LazyLock<Table<Linker>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
 impl Linker {
     /// Begins to link for compute capability `sm` (10 * major + minor).
     pub fn create(driver: &Driver, sm: u32, jit: JitOptions) -> Arc<Self> {
@@ -50,7 +58,7 @@ impl Linker {
             jit,
             state: Mutex::default(),
         });
-        driver.linkers.insert(linker.handle, Arc::clone(&linker));
+        driver.linkers().insert(linker.handle, Arc::clone(&linker));
         linker
     }
 

@@ -1,6 +1,6 @@
 //! Arrays with levels: one array for each.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::op;
 use fermata_abi::sys::driver as cu;
@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 
 /// An array with levels.
 #[derive(Debug)]
@@ -20,6 +20,14 @@ pub struct Mipmap {
     pub context: u64,
     /// The levels, the largest first.
     pub levels: Vec<Arc<Array>>,
+}
+
+impl Driver {
+    /// Arrays with levels; the levels are arrays too.
+    pub fn mipmaps(&self) -> &'static Table<Mipmap> {
+        static ALL: LazyLock<Table<Mipmap>> = LazyLock::new(Table::default);
+        &ALL
+    }
 }
 
 impl Mipmap {
@@ -60,7 +68,7 @@ impl Mipmap {
             context: context.handle,
             levels: made,
         });
-        driver.mipmaps.insert(handle, Arc::clone(&mipmap));
+        driver.mipmaps().insert(handle, Arc::clone(&mipmap));
         Ok(mipmap)
     }
 
@@ -69,7 +77,7 @@ impl Mipmap {
     /// # Errors
     /// There is none with this handle.
     pub fn destroy(driver: &Driver, handle: u64) -> Result {
-        let mipmap = driver.mipmaps.remove(handle).ok_or(INVALID_HANDLE)?;
+        let mipmap = driver.mipmaps().remove(handle).ok_or(INVALID_HANDLE)?;
         release(driver, &mipmap.levels);
         Ok(())
     }

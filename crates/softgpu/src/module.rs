@@ -1,74 +1,21 @@
 //! Modules: code and variables of one image in one context.
 
 use std::ffi::CString;
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
-use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, NOT_FOUND, Result};
-use crate::exec::{self, GlobalVar, KernelInfo, LinkedModule, LoadError};
+use crate::exec::{self, GlobalVar, LoadError};
 use crate::function::Attributes;
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::jit::JitOptions;
 use crate::log;
 use crate::memory::Kind;
-
-/// A module in a context.
-pub struct Module {
-    /// Its handle.
-    pub handle: u64,
-    /// Its context.
-    pub context: Arc<Context>,
-    /// What can be launched.
-    pub code: LinkedModule,
-    /// Its variables.
-    pub variables: Vec<Variable>,
-    /// Its functions, in the image's order; filled right after the module is made.
-    functions: Mutex<Vec<Arc<Function>>>,
-}
-
-/// A variable that has been placed.
-#[derive(Debug, Clone)]
-pub struct Variable {
-    /// Name in the image.
-    pub name: String,
-    /// Where it is.
-    pub address: u64,
-    /// Bytes.
-    pub size: u64,
-    /// It is managed memory.
-    pub managed: bool,
-    /// It is a reference.
-    pub reference: Option<exec::Referent>,
-}
-
-/// A kernel of a module.
-#[derive(Debug)]
-pub struct Function {
-    /// Its handle.
-    pub handle: u64,
-    /// Its module.
-    pub module: Arc<Module>,
-    /// What is known about it.
-    pub info: KernelInfo,
-    /// Its name as C shows it.
-    pub c_name: CString,
-    /// What the program has set; shared with the library kernel it was made from.
-    pub attributes: Arc<Mutex<Attributes>>,
-}
-
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module")
-            .field("handle", &self.handle)
-            .field("variables", &self.variables)
-            .finish()
-    }
-}
+use crate::objects::Context;
+pub use crate::objects::{Function, Module, Variable};
 
 /// Reads PTX; tells the program's message buffers what is wrong with it, and which kernels cannot be launched.
 ///
@@ -94,6 +41,22 @@ fn refuse(error: &LoadError, jit: &JitOptions) -> CuError {
     jit.report(&message);
     log::tell(message);
     CuError(cu::CUDA_ERROR_INVALID_PTX)
+}
+
+impl Driver {
+    /// Loaded modules.
+    pub fn modules(&self) -> &'static Table<Module> {
+        static ALL: LazyLock<Table<Module>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
+impl Driver {
+    /// Functions of modules.
+    pub fn functions(&self) -> &'static Table<Function> {
+        static ALL: LazyLock<Table<Function>> = LazyLock::new(Table::default);
+        &ALL
+    }
 }
 
 impl Module {
@@ -144,12 +107,12 @@ impl Module {
                 info,
             });
             driver
-                .functions
+                .functions()
                 .insert(function.handle, Arc::clone(&function));
             function
         });
         *module.functions.lock() = functions.collect();
-        driver.modules.insert(module.handle, Arc::clone(&module));
+        driver.modules().insert(module.handle, Arc::clone(&module));
         Ok(module)
     }
 
@@ -204,10 +167,10 @@ impl Module {
     /// Waits for the context's work and throws the module away.
     pub fn unload(&self, driver: &Driver) {
         let _ = self.context.synchronize();
-        driver.modules.remove(self.handle);
-        driver.references.forget(self.handle);
+        driver.modules().remove(self.handle);
+        driver.references().forget(self.handle);
         for function in self.forget_functions() {
-            driver.functions.remove(function.handle);
+            driver.functions().remove(function.handle);
         }
         release(driver, &self.variables);
     }
@@ -220,10 +183,10 @@ impl Function {
     /// # Errors
     /// There is none, or its module cannot be loaded.
     pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
-        if let Some(function) = driver.functions.get(handle) {
+        if let Some(function) = driver.functions().get(handle) {
             return Ok(function);
         }
-        let kernel = driver.kernels.get(handle).ok_or(INVALID_HANDLE)?;
+        let kernel = driver.kernels().get(handle).ok_or(INVALID_HANDLE)?;
         kernel.function(driver, &crate::context::current()?)
     }
 }

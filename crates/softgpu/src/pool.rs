@@ -4,7 +4,7 @@
 //! while frees are still to come, the allocation waits for them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::memory::Kind;
 use crate::stream::Stream;
 use crate::work::Work;
@@ -40,6 +40,14 @@ struct Usage {
     high: u64,
 }
 
+impl Driver {
+    /// Memory pools.
+    pub fn pools(&self) -> &'static Table<Pool> {
+        static ALL: LazyLock<Table<Pool>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
 impl Pool {
     /// Makes a pool.
     pub fn create(driver: &Driver, device: &Arc<Device>, default: bool) -> Arc<Self> {
@@ -51,14 +59,14 @@ impl Pool {
             access: Mutex::default(),
             usage: Mutex::default(),
         });
-        driver.pools.insert(pool.handle, Arc::clone(&pool));
+        driver.pools().insert(pool.handle, Arc::clone(&pool));
         pool
     }
 
     /// The device's default pool.
     pub fn default_of(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
         let mut pools = device.pools.lock();
-        if let Some(pool) = driver.pools.get(pools.default) {
+        if let Some(pool) = driver.pools().get(pools.default) {
             return pool;
         }
         let pool = Self::create(driver, device, true);
@@ -70,7 +78,7 @@ impl Pool {
     pub fn current_of(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
         let current = device.pools.lock().current;
         driver
-            .pools
+            .pools()
             .get(current)
             .unwrap_or_else(|| Self::default_of(driver, device))
     }
@@ -80,7 +88,10 @@ impl Pool {
     /// # Errors
     /// There is none.
     pub fn resolve(driver: &Driver, handle: cu::CUmemoryPool) -> Result<Arc<Self>> {
-        driver.pools.get(handle.addr() as u64).ok_or(INVALID_HANDLE)
+        driver
+            .pools()
+            .get(handle.addr() as u64)
+            .ok_or(INVALID_HANDLE)
     }
 
     /// Allocates memory for use by work that follows in a stream.
@@ -123,7 +134,7 @@ impl Pool {
         })?;
         stream.submit(Work::Free(address))?;
         if let Kind::Pool { pool } = range.kind
-            && let Some(pool) = driver.pools.get(pool)
+            && let Some(pool) = driver.pools().get(pool)
         {
             pool.freed(range.size);
         }

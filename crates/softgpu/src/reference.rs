@@ -4,7 +4,7 @@
 //! counts. What an address means changes only when the context's work is done: launches use what was bound before.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Mutex, RwLock};
@@ -57,6 +57,14 @@ impl std::fmt::Debug for Reference {
 pub struct References {
     known: Table<Reference>,
     bound: RwLock<HashMap<u64, Vec<Texture>>>,
+}
+
+impl Driver {
+    /// Texture and surface references.
+    pub fn references(&self) -> &'static References {
+        static ALL: LazyLock<References> = LazyLock::new(References::default);
+        &ALL
+    }
 }
 
 impl References {
@@ -161,7 +169,7 @@ impl Reference {
                 levels = view::sampled(levels, &new.sampling)?;
             }
             module.context.synchronize()?;
-            let mut bound = driver.references.bound.write();
+            let mut bound = driver.references().bound.write();
             bound.insert(*address, levels);
         }
         *set = new;

@@ -24,8 +24,10 @@
 
 use std::path::PathBuf;
 
-use crate::device::MULTIPROCESSORS;
 use crate::error::{INVALID_VALUE, Result};
+
+/// Multiprocessors every device reports.
+pub const MULTIPROCESSORS: u32 = 16;
 
 /// How this software GPU behaves.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,87 +12,24 @@
 //! Threads start with the first job and end when idle; they block all signals, which belong to the
 //! program's threads.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::thread::ThreadId;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::context::{self, Context, Streams};
-use crate::driver;
+use crate::context;
+use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM, Result};
-use crate::handle::{self, Tag};
-use crate::work::Work;
+use crate::handle::{self, Table, Tag};
+use crate::objects::{Context, Job, Queue, QueueState, Streams, Work};
+pub use crate::objects::{Point, Stream, StreamKind};
 
 /// How long a thread waits for more work before it ends.
 const IDLE: Duration = Duration::from_millis(500);
 /// Streams without a handle or with nothing to do are forgotten when more than this many are known.
 const TIDY: usize = 64;
-
-/// Which kind of stream it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamKind {
-    /// The default stream that synchronises with all blocking streams.
-    Legacy,
-    /// A thread's own default stream.
-    PerThread(ThreadId),
-    /// Created by the program, synchronising with the legacy default stream.
-    Blocking,
-    /// Created by the program, going its own way.
-    NonBlocking,
-}
-
-/// A stream.
-#[derive(Debug)]
-pub struct Stream {
-    /// Handle of a created stream; 0 for default streams.
-    pub handle: u64,
-    /// Its context.
-    pub context: Arc<Context>,
-    /// Which kind it is.
-    pub kind: StreamKind,
-    /// `CU_STREAM_*` it was made with.
-    pub flags: u32,
-    /// Priority, from -5 (first) to 0.
-    pub priority: AtomicI32,
-    /// Number unique in the process.
-    pub id: u64,
-    queue: Arc<Queue>,
-    destroyed: AtomicBool,
-}
-
-/// A place in a stream's queue.
-#[derive(Debug, Clone)]
-pub struct Point {
-    queue: Arc<Queue>,
-    number: u64,
-}
-
-#[derive(Debug)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    submitted: u64,
-    completed: u64,
-    /// There is a thread.
-    running: bool,
-    /// A thread of the program executes the last job submitted; the queue's own waits.
-    borrowed: bool,
-}
-
-#[derive(Debug)]
-struct Job {
-    after: Vec<Point>,
-    work: Work,
-}
 
 impl Point {
     /// Whether everything up to here is done.
@@ -118,6 +55,14 @@ impl Point {
             }
         }
         true
+    }
+}
+
+impl Driver {
+    /// Streams that were created; default streams have no handles.
+    pub fn streams(&self) -> &'static Table<Stream> {
+        static ALL: LazyLock<Table<Stream>> = LazyLock::new(Table::default);
+        &ALL
     }
 }
 
@@ -158,7 +103,7 @@ impl Stream {
         };
         let stream = Self::new(context, kind, flags, priority);
         driver::get()?
-            .streams
+            .streams()
             .insert(stream.handle, Arc::clone(&stream));
         context.streams.lock().others.push(Arc::clone(&stream));
         Ok(stream)
@@ -184,7 +129,7 @@ impl Stream {
             0 | 1 => Ok(context::current_any()?.legacy_stream()),
             2 => Ok(context::current_any()?.per_thread_stream()),
             other => driver::get()?
-                .streams
+                .streams()
                 .get(other as u64)
                 .ok_or(INVALID_HANDLE),
         }
@@ -226,7 +171,7 @@ impl Stream {
     }
 
     /// Waits until the queue has room, and keeps both locks for who adds to it.
-    fn room(&self) -> (MutexGuard<'_, Streams>, MutexGuard<'_, State>) {
+    fn room(&self) -> (MutexGuard<'_, Streams>, MutexGuard<'_, QueueState>) {
         let limit = match self.context.device.settings.queue {
             0 => u64::MAX,
             limit => limit,

@@ -3,7 +3,7 @@
 //! A handle is the lowest number from 1 that is free, so that the same calls give the same handles in another
 //! process: kernels keep handles in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::RwLock;
@@ -46,6 +46,14 @@ impl std::fmt::Debug for View {
 /// All texture and surface objects; the one with handle `n` is number `n - 1`.
 #[derive(Debug, Default)]
 pub struct Views(RwLock<Vec<Option<Arc<View>>>>);
+
+impl Driver {
+    /// Texture and surface objects.
+    pub fn views(&self) -> &'static Views {
+        static ALL: LazyLock<Views> = LazyLock::new(Views::default);
+        &ALL
+    }
+}
 
 impl Views {
     /// Keeps an object; its handle.
@@ -149,7 +157,7 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Vec<
             // SAFETY: the type says which part of the union the program has filled in; any bytes are a handle.
             let handle = unsafe { resource.res.array.hArray };
             let array = driver
-                .arrays
+                .arrays()
                 .get(handle.addr() as u64)
                 .ok_or(INVALID_HANDLE)?;
             Ok(vec![of_array(&array)?])
@@ -184,7 +192,7 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Vec<
         cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => {
             // SAFETY: as above; any bytes are a handle.
             let handle = unsafe { resource.res.mipmap.hMipmappedArray };
-            let mipmap = driver.mipmaps.get(handle.addr() as u64);
+            let mipmap = driver.mipmaps().get(handle.addr() as u64);
             let mipmap = mipmap.ok_or(INVALID_HANDLE)?;
             mipmap.levels.iter().map(|level| of_array(level)).collect()
         }

@@ -12,82 +12,24 @@ use std::time::Duration;
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{HostCall, MemOp, MemOpKind, MemsetNode, NodeKind};
 
-use crate::context::Context;
 use crate::copy::Plan;
-use crate::device::MULTIPROCESSORS;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
-use crate::event::{Event, Mark};
+use crate::event::Event;
 use crate::exec::texture::Texture;
 use crate::exec::{Fault, Host, Launch};
-use crate::graph::Run;
 use crate::launch;
 use crate::log;
 use crate::memory::{Kind, Protection};
-use crate::module::Function;
+use crate::objects::Context;
+pub use crate::objects::{Callback, KernelWork, Work};
+use crate::settings::MULTIPROCESSORS;
 
 /// How often a wait for a value in memory looks.
 const POLL: Duration = Duration::from_micros(20);
 
 /// Bytes of the barrier of a cooperative launch, which begins with its size.
 const BARRIER: u64 = 64;
-
-/// One piece of work in a stream.
-#[derive(Debug)]
-pub enum Work {
-    /// Run a kernel.
-    Kernel(KernelWork),
-    /// Move bytes.
-    Copy(Plan),
-    /// Fill memory.
-    Memset(MemsetNode),
-    /// Call the program.
-    Host(HostCall),
-    /// Tell the program that the stream is here, and how the context is.
-    Callback(Callback),
-    /// Pass an event's mark.
-    Record(Arc<Mark>),
-    /// Wait for an event's mark.
-    Wait(Arc<Mark>),
-    /// Wait for or write words of memory.
-    MemOps(Vec<MemOp>),
-    /// Free memory of a pool.
-    Free(u64),
-    /// Run a graph.
-    Graph(Arc<Run>),
-    /// Nothing.
-    Nothing,
-}
-
-/// A checked launch.
-#[derive(Debug)]
-pub struct KernelWork {
-    /// What runs.
-    pub function: Arc<Function>,
-    /// Blocks.
-    pub grid: [u32; 3],
-    /// Threads per block.
-    pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
-    /// All blocks run at once.
-    pub cooperative: bool,
-    /// Blocks that the device runs at once.
-    pub resident: u64,
-    /// The parameter block.
-    pub params: Vec<u8>,
-}
-
-/// A callback of `cuStreamAddCallback`.
-#[derive(Debug, Clone, Copy)]
-pub struct Callback {
-    /// The function.
-    pub function: unsafe extern "C" fn(cu::CUstream, cu::CUresult, *mut c_void),
-    /// The stream's handle as the program gave it.
-    pub stream: u64,
-    /// The argument.
-    pub user_data: u64,
-}
 
 impl Work {
     /// Checks what a node asks for and makes it ready to run in `context`.
@@ -155,7 +97,7 @@ impl Work {
             // What comes after a fault is dropped; the fault itself is remembered by the context.
             _ if state.is_err() => Ok(()),
             Self::Kernel(kernel) => kernel.run(),
-            Self::Copy(plan) => plan.run(driver, context),
+            Self::Copy(plan) => plan.run(driver, &context.device),
             Self::Memset(memset) => fill(driver, memset),
             Self::Host(call) => {
                 call_host(*call);
@@ -182,7 +124,7 @@ fn is_graph_memory(driver: &Driver, address: u64) -> bool {
 }
 
 fn event_of(driver: &Driver, handle: u64) -> Result<Arc<Event>> {
-    driver.events.get(handle).ok_or(INVALID_HANDLE)
+    driver.events().get(handle).ok_or(INVALID_HANDLE)
 }
 
 fn check_memset(driver: &Driver, memset: MemsetNode) -> Result<MemsetNode> {
@@ -356,10 +298,10 @@ impl Host for Surroundings {
 
     fn texture(&self, handle: u64, level: u32) -> Option<Texture> {
         let driver = driver::running().ok()?;
-        if let Some(view) = driver.views.get(handle) {
+        if let Some(view) = driver.views().get(handle) {
             return view.levels.get(level as usize).cloned();
         }
-        driver.references.texture(handle, level)
+        driver.references().texture(handle, level)
     }
 
     fn print(&self, bytes: &[u8]) {

@@ -32,7 +32,7 @@ pub(super) fn check_flags(descriptor: &cu::CUDA_ARRAY3D_DESCRIPTOR) -> Result {
 
 pub(super) fn resolve(handle: cu::CUarray) -> Result<std::sync::Arc<Array>> {
     driver()?
-        .arrays
+        .arrays()
         .get(to_handle(handle))
         .ok_or(INVALID_HANDLE)
 }

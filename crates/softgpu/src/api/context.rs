@@ -8,9 +8,10 @@ use fermata_abi::sys::driver as cu;
 use super::args::{In, Out};
 use super::init::driver;
 use super::{to_handle, to_pointer};
-use crate::context::{self, Context, Primary};
+use crate::context::{self, Context};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::event::Event;
+use crate::primary::Primary;
 use crate::work::Work;
 
 /// The API version contexts report.
@@ -64,12 +65,14 @@ api! {
 
     fn cuDevicePrimaryCtxSetFlags_v2 | fn cuDevicePrimaryCtxSetFlags(device: cu::CUdevice, flags: c_uint) {
         context::check_flags(flags)?;
-        Primary::set_flags(driver()?.device(device)?, flags);
+        let driver = driver()?;
+        Primary::set_flags(driver, driver.device(device)?, flags);
         Ok(())
     }
 
     fn cuDevicePrimaryCtxGetState(device: cu::CUdevice, flags: Out<c_uint>, active: Out<c_int>) {
-        let (set, exists) = Primary::state(driver()?.device(device)?);
+        let driver = driver()?;
+        let (set, exists) = Primary::state(driver, driver.device(device)?);
         flags.set(set)?;
         active.set(c_int::from(exists))
     }
@@ -135,7 +138,7 @@ api! {
     }
 
     fn cuCtxPushCurrent_v2 | fn cuCtxPushCurrent(handle: cu::CUcontext) {
-        driver()?.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+        driver()?.contexts().get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
         context::push_current(to_handle(handle));
         Ok(())
     }
@@ -149,7 +152,7 @@ api! {
     fn cuCtxSetCurrent(handle: cu::CUcontext) {
         let driver = driver()?;
         if !handle.is_null() {
-            driver.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+            driver.contexts().get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
         }
         context::set_current(to_handle(handle));
         Ok(())
@@ -267,7 +270,7 @@ api! {
 
     fn cuCtxEnablePeerAccess(peer: cu::CUcontext, flags: c_uint) {
         let context = context::current()?;
-        let peer = driver()?.contexts.get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
+        let peer = driver()?.contexts().get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
@@ -282,7 +285,7 @@ api! {
 
     fn cuCtxDisablePeerAccess(peer: cu::CUcontext) {
         let context = context::current()?;
-        let peer = driver()?.contexts.get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
+        let peer = driver()?.contexts().get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
         if !context.peers.lock().remove(&peer.id) {
             return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED));
         }
@@ -305,7 +308,7 @@ pub(super) fn any(handle: cu::CUcontext) -> Result<std::sync::Arc<Context>> {
         return context::current_any();
     }
     driver()?
-        .contexts
+        .contexts()
         .get(to_handle(handle))
         .ok_or(INVALID_CONTEXT)
 }

@@ -60,7 +60,7 @@ api! {
     }
 
     fn cuEventDestroy_v2 | fn cuEventDestroy(event: cu::CUevent) {
-        let gone = driver()?.events.remove(to_handle(event)).ok_or(INVALID_HANDLE)?;
+        let gone = driver()?.events().remove(to_handle(event)).ok_or(INVALID_HANDLE)?;
         capture::forget_event(to_handle(event));
         gone.context.check()
     }

@@ -47,7 +47,7 @@ api! {
 
     fn cuFuncGetName(out: Out<*const c_char>, handle: cu::CUfunction) {
         // A kernel's name lives as long as its library, a function's as long as its module.
-        if let Some(kernel) = driver()?.kernels.get(to_handle(handle)) {
+        if let Some(kernel) = driver()?.kernels().get(to_handle(handle)) {
             return out.set(kernel.c_name.as_ptr());
         }
         out.set(function(handle)?.c_name.as_ptr())

@@ -429,7 +429,7 @@ api! {
         if flags & cu::CU_GRAPH_USER_OBJECT_MOVE == 0 {
             UserObject::retain(driver()?, to_handle(object), count)?;
         } else {
-            driver()?.user_objects.get(to_handle(object)).ok_or(INVALID_HANDLE)?;
+            driver()?.user_objects().get(to_handle(object)).ok_or(INVALID_HANDLE)?;
         }
         *graph.root.users.lock().entry(to_handle(object)).or_default() += count;
         Ok(())

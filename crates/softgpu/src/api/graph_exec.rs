@@ -105,7 +105,7 @@ api! {
     }
 
     fn cuGraphExecDestroy(handle: cu::CUgraphExec) {
-        driver()?.execs.remove(to_handle(handle)).map(drop).ok_or(INVALID_HANDLE)
+        driver()?.execs().remove(to_handle(handle)).map(drop).ok_or(INVALID_HANDLE)
     }
 
     /// There is nothing to upload.

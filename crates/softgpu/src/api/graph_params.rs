@@ -23,11 +23,11 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
         params.func
     };
     let context = to_handle(params.ctx);
-    let function = match driver()?.contexts.get(context) {
+    let function = match driver()?.contexts().get(context) {
         // A kernel of a library has a function in each context.
         Some(context) if params.func.is_null() => {
             let kernel = driver()?
-                .kernels
+                .kernels()
                 .get(to_handle(params.kern))
                 .ok_or(INVALID_VALUE)?;
             kernel.function(driver()?, &context)?
@@ -100,7 +100,7 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
 
 /// The handle of the kernel of a library that a function is of, 0 if it is of none.
 fn kernel_of(function: &Function) -> Result<u64> {
-    let libraries = driver()?.libraries.all();
+    let libraries = driver()?.libraries().all();
     let library = libraries.iter().find(|it| it.has(&function.module));
     let kernel = library.and_then(|it| it.kernel(&function.info.name).ok());
     Ok(kernel.map_or(0, |kernel| kernel.handle))

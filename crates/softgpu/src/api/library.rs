@@ -9,7 +9,7 @@ use super::args::{In, Name, Out};
 use super::init::driver;
 use super::module::{read_file, sm};
 use super::{to_handle, to_pointer};
-use crate::context::{self, Primary};
+use crate::context;
 use crate::error::{
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result,
 };
@@ -17,17 +17,18 @@ use crate::hold::HeldWork;
 use crate::image;
 use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
+use crate::primary::Primary;
 
 fn library(handle: cu::CUlibrary) -> Result<Arc<Library>> {
     driver()?
-        .libraries
+        .libraries()
         .get(to_handle(handle))
         .ok_or(INVALID_HANDLE)
 }
 
 fn kernel(handle: cu::CUkernel) -> Result<Arc<Kernel>> {
     driver()?
-        .kernels
+        .kernels()
         .get(to_handle(handle))
         .ok_or(INVALID_HANDLE)
 }

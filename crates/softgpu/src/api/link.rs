@@ -16,7 +16,7 @@ use crate::link::Linker;
 
 fn linker(handle: cu::CUlinkState) -> Result<Arc<Linker>> {
     driver()?
-        .linkers
+        .linkers()
         .get(to_handle(handle))
         .ok_or(INVALID_HANDLE)
 }
@@ -73,6 +73,6 @@ api! {
     }
 
     fn cuLinkDestroy(state: cu::CUlinkState) {
-        driver()?.linkers.remove(to_handle(state)).map(drop).ok_or(INVALID_HANDLE)
+        driver()?.linkers().remove(to_handle(state)).map(drop).ok_or(INVALID_HANDLE)
     }
 }

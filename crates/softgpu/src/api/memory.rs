@@ -56,7 +56,7 @@ fn free(address: u64, may: impl Fn(&Range) -> bool) -> Result<Range> {
         .filter(fits)
         .ok_or(INVALID_VALUE)?;
     // Work that may still use it comes first. A context that is dead has none.
-    match driver.contexts.get(range.context) {
+    match driver.contexts().get(range.context) {
         Some(owner) => drop(owner.synchronize()),
         None => drop(context::current().and_then(|context| context.synchronize())),
     }
@@ -107,7 +107,7 @@ api! {
             matches!(range.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed { .. })
         })?;
         if let Kind::Pool { pool } = range.kind
-            && let Some(pool) = driver()?.pools.get(pool)
+            && let Some(pool) = driver()?.pools().get(pool)
         {
             pool.freed(range.size);
         }

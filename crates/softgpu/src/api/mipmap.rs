@@ -13,7 +13,7 @@ use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::mipmap::Mipmap;
 
 pub(super) fn resolve(handle: cu::CUmipmappedArray) -> Result<Arc<Mipmap>> {
-    let found = driver()?.mipmaps.get(to_handle(handle));
+    let found = driver()?.mipmaps().get(to_handle(handle));
     found.ok_or(INVALID_HANDLE)
 }
 

@@ -63,7 +63,7 @@ pub fn read_file(path: Name) -> Result<Vec<u8>> {
 
 pub(super) fn resolve(handle: cu::CUmodule) -> Result<std::sync::Arc<Module>> {
     driver()?
-        .modules
+        .modules()
         .get(to_handle(handle))
         .ok_or(INVALID_HANDLE)
 }
@@ -95,7 +95,7 @@ api! {
         crate::capture::forbid_unsafe()?;
         let module = resolve(handle)?;
         module.context.check()?;
-        if driver()?.libraries.all().iter().any(|library| library.has(&module)) {
+        if driver()?.libraries().all().iter().any(|library| library.has(&module)) {
             return Err(CuError(cu::CUDA_ERROR_NOT_PERMITTED));
         }
         module.unload(driver()?);

@@ -7,13 +7,13 @@ use fermata_abi::sys::driver as cu;
 use super::args::{In, Out};
 use super::function::function;
 use super::launch::read_attributes;
-use crate::device::MULTIPROCESSORS;
 use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::module::Function;
 use crate::occupancy::{
     LARGEST_CLUSTER, Need, PORTABLE_CLUSTER, active_blocks, active_clusters, available_shared,
     best_block,
 };
+use crate::settings::MULTIPROCESSORS;
 
 /// What a block with `shared` bytes of dynamic shared memory needs.
 fn need(function: &Function, block: u32, shared: usize) -> Need {

@@ -103,7 +103,7 @@ api! {
         if pool.default {
             return Err(INVALID_VALUE);
         }
-        driver.pools.remove(pool.handle);
+        driver.pools().remove(pool.handle);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use crate::error::{INVALID_VALUE, Result};
 use crate::reference::{Bound, Reference};
 
 fn known(reference: cu::CUtexref) -> Result<Arc<Reference>> {
-    driver()?.references.get(to_handle(reference), false)
+    driver()?.references().get(to_handle(reference), false)
 }
 
 fn change(reference: cu::CUtexref, how: impl FnOnce(&mut Bound) -> Result) -> Result {
@@ -83,12 +83,12 @@ fn address_of(bound: &Bound) -> Result<u64> {
 
 api! {
     fn cuModuleGetTexRef(out: Out<cu::CUtexref>, handle: cu::CUmodule, name: Name) {
-        let found = driver()?.references.of_module(&module(handle)?, name.text()?, false)?;
+        let found = driver()?.references().of_module(&module(handle)?, name.text()?, false)?;
         out.set(to_pointer(found.handle))
     }
 
     fn cuModuleGetSurfRef(out: Out<cu::CUsurfref>, handle: cu::CUmodule, name: Name) {
-        let found = driver()?.references.of_module(&module(handle)?, name.text()?, true)?;
+        let found = driver()?.references().of_module(&module(handle)?, name.text()?, true)?;
         out.set(to_pointer(found.handle))
     }
 
@@ -97,11 +97,11 @@ api! {
         if out.is_null() {
             return Err(INVALID_VALUE);
         }
-        out.set(to_pointer(driver()?.references.add(None, false).handle))
+        out.set(to_pointer(driver()?.references().add(None, false).handle))
     }
 
     fn cuTexRefDestroy(reference: cu::CUtexref) {
-        driver()?.references.destroy(to_handle(reference))
+        driver()?.references().destroy(to_handle(reference))
     }
 
     /// Kernels find their references by name; this call is left over from when they did not.
@@ -348,7 +348,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         super::array::resolve(array)?;
-        let reference = driver()?.references.get(to_handle(reference), true)?;
+        let reference = driver()?.references().get(to_handle(reference), true)?;
         reference.change(driver()?, |it| {
             it.resource = Some(of_array(array));
             Ok(())
@@ -356,6 +356,6 @@ api! {
     }
 
     fn cuSurfRefGetArray(array: Out<cu::CUarray>, reference: cu::CUsurfref) {
-        array.set(array_of(&driver()?.references.get(to_handle(reference), true)?.bound())?)
+        array.set(array_of(&driver()?.references().get(to_handle(reference), true)?.bound())?)
     }
 }

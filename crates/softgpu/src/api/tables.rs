@@ -11,10 +11,11 @@ use super::args::{In, Out};
 use super::init::{VERSION, driver};
 use super::{context as contexts, module as modules, to_pointer};
 use crate::attributes::attribute;
-use crate::context::{self, Context, Primary};
+use crate::context;
 use crate::device::Device;
 use crate::error::{CuError, INVALID_VALUE};
 use crate::log;
+use crate::primary::Primary;
 use crate::stream::Stream;
 
 /// The software GPU as the tables see it.
@@ -119,9 +120,4 @@ impl Driver for SoftGpu {
     fn refused(&self, what: &str) {
         log::note(what.to_owned());
     }
-}
-
-/// Called before a context ends, while its handle is still good.
-pub fn context_ends(context: &Context) {
-    fermata_tables::context_gone(to_pointer(context.handle));
 }

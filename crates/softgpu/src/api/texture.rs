@@ -11,7 +11,7 @@ use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::view::{self, View};
 
 fn resolve(handle: u64, surface: bool) -> Result<Arc<View>> {
-    let found = driver()?.views.get(handle);
+    let found = driver()?.views().get(handle);
     found
         .filter(|view| view.surface == surface)
         .ok_or(INVALID_HANDLE)
@@ -33,7 +33,7 @@ api! {
         view::check_format(&format)?;
         let mut levels = view::sampled(view::texels(driver()?, &resource)?, &sampling)?;
         view::keep_levels(&mut levels, &format);
-        out.set(driver()?.views.insert(View {
+        out.set(driver()?.views().insert(View {
             context: context.handle,
             levels,
             surface: false,
@@ -45,7 +45,7 @@ api! {
 
     fn cuTexObjectDestroy(handle: cu::CUtexObject) {
         context::current()?;
-        driver()?.views.remove(handle, false)
+        driver()?.views().remove(handle, false)
     }
 
     fn cuTexObjectGetResourceDesc(out: Out<cu::CUDA_RESOURCE_DESC>, handle: cu::CUtexObject) {
@@ -66,7 +66,7 @@ api! {
         if out.is_null() || resource.resType != cu::CU_RESOURCE_TYPE_ARRAY {
             return Err(INVALID_VALUE);
         }
-        out.set(driver()?.views.insert(View {
+        out.set(driver()?.views().insert(View {
             context: context.handle,
             levels: view::texels(driver()?, &resource)?,
             surface: true,
@@ -78,7 +78,7 @@ api! {
 
     fn cuSurfObjectDestroy(handle: cu::CUsurfObject) {
         context::current()?;
-        driver()?.views.remove(handle, true)
+        driver()?.views().remove(handle, true)
     }
 
     fn cuSurfObjectGetResourceDesc(out: Out<cu::CUDA_RESOURCE_DESC>, handle: cu::CUsurfObject) {

@@ -1,7 +1,7 @@
 //! Executable graphs: a copy of a graph, checked, with node parameters that can be changed.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_graph::{Graph, NodeId, NodeKind, update};
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use super::{GraphObject, NodeRef, Root, Run, code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::stream::{Point, Stream};
 use crate::work::Work;
 
@@ -35,6 +35,14 @@ pub struct Exec {
 struct State {
     graph: Graph,
     disabled: HashSet<Place>,
+}
+
+impl Driver {
+    /// Executable graphs.
+    pub fn execs(&self) -> &'static Table<Exec> {
+        static ALL: LazyLock<Table<Exec>> = LazyLock::new(Table::default);
+        &ALL
+    }
 }
 
 impl Exec {
@@ -62,7 +70,7 @@ impl Exec {
             last: Mutex::default(),
             root: Arc::clone(&source.root),
         });
-        driver.execs.insert(exec.handle, Arc::clone(&exec));
+        driver.execs().insert(exec.handle, Arc::clone(&exec));
         Ok(exec)
     }
 
@@ -71,7 +79,7 @@ impl Exec {
     /// # Errors
     /// There is none.
     pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
-        driver.execs.get(handle).ok_or(INVALID_HANDLE)
+        driver.execs().get(handle).ok_or(INVALID_HANDLE)
     }
 
     /// Puts a run of the graph into a stream.

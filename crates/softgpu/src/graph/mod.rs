@@ -8,7 +8,7 @@ mod run;
 mod user;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use fermata_graph::{Graph, GraphError, NodeId, NodeKind};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ pub use user::UserObject;
 
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 use crate::memory::Kind;
 
 /// A graph, or a graph inside another.
@@ -100,6 +100,22 @@ pub fn code(error: &GraphError) -> CuError {
     }
 }
 
+impl Driver {
+    /// Graphs.
+    pub fn graphs(&self) -> &'static Table<GraphObject> {
+        static ALL: LazyLock<Table<GraphObject>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
+impl Driver {
+    /// Nodes of graphs.
+    pub fn nodes(&self) -> &'static Table<NodeRef> {
+        static ALL: LazyLock<Table<NodeRef>> = LazyLock::new(Table::default);
+        &ALL
+    }
+}
+
 impl GraphObject {
     /// Makes `graph` known to the program.
     pub fn create(driver: &Driver, graph: Graph) -> Arc<Self> {
@@ -114,7 +130,7 @@ impl GraphObject {
             root,
             path,
         });
-        driver.graphs.insert(object.handle, Arc::clone(&object));
+        driver.graphs().insert(object.handle, Arc::clone(&object));
         object
     }
 
@@ -123,7 +139,7 @@ impl GraphObject {
     /// # Errors
     /// There is none.
     pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
-        driver.graphs.get(handle).ok_or(INVALID_HANDLE)
+        driver.graphs().get(handle).ok_or(INVALID_HANDLE)
     }
 
     /// Looks at the graph.
@@ -156,7 +172,7 @@ impl GraphObject {
         let mut nodes = self.root.nodes.lock();
         *nodes.entry((self.path.clone(), id)).or_insert_with(|| {
             let handle = handle::fresh(Tag::Node);
-            driver.nodes.insert(
+            driver.nodes().insert(
                 handle,
                 Arc::new(NodeRef {
                     handle,
@@ -179,7 +195,7 @@ impl GraphObject {
         let mut inner = self.root.inner.lock();
         if let Some(known) = inner
             .get(&path)
-            .and_then(|handle| driver.graphs.get(*handle))
+            .and_then(|handle| driver.graphs().get(*handle))
         {
             return Ok(known);
         }
@@ -200,7 +216,7 @@ impl GraphObject {
             graph.remove(node.id).map(drop)
         })?;
         self.root.nodes.lock().remove(&(self.path.clone(), node.id));
-        driver.nodes.remove(node.handle);
+        driver.nodes().remove(node.handle);
         Ok(())
     }
 
@@ -212,12 +228,12 @@ impl GraphObject {
         if !self.path.is_empty() {
             return Err(INVALID_VALUE);
         }
-        driver.graphs.remove(self.handle);
+        driver.graphs().remove(self.handle);
         for (_, handle) in self.root.nodes.lock().drain() {
-            driver.nodes.remove(handle);
+            driver.nodes().remove(handle);
         }
         for (_, handle) in self.root.inner.lock().drain() {
-            driver.graphs.remove(handle);
+            driver.graphs().remove(handle);
         }
         Ok(())
     }
@@ -264,7 +280,7 @@ impl NodeRef {
     /// # Errors
     /// There is none.
     pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
-        driver.nodes.get(handle).ok_or(INVALID_HANDLE)
+        driver.nodes().get(handle).ok_or(INVALID_HANDLE)
     }
 
     /// What it does.

@@ -2,15 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::context::Context;
 use crate::error::Result;
-use crate::work::Work;
-
-/// The work of one launch, in an order that keeps all dependencies.
-#[derive(Debug)]
-pub struct Run {
-    steps: Vec<Work>,
-}
+pub use crate::objects::Run;
+use crate::objects::{Context, Work};
 
 impl Run {
     /// A launch of these steps.

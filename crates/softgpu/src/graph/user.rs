@@ -1,13 +1,13 @@
 //! User objects: something of the program that graphs keep alive.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
 use crate::driver::{self, Driver};
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
-use crate::handle::{self, Tag};
+use crate::handle::{self, Table, Tag};
 
 /// A counted object whose last holder has a function called.
 #[derive(Debug)]
@@ -16,6 +16,14 @@ pub struct UserObject {
     destroy: unsafe extern "C" fn(*mut c_void),
     data: u64,
     count: Mutex<u32>,
+}
+
+impl Driver {
+    /// User objects that graphs keep alive.
+    pub fn user_objects(&self) -> &'static Table<UserObject> {
+        static ALL: LazyLock<Table<UserObject>> = LazyLock::new(Table::default);
+        &ALL
+    }
 }
 
 impl UserObject {
@@ -39,7 +47,7 @@ impl UserObject {
             data,
             count: Mutex::new(count),
         };
-        driver.user_objects.insert(handle, Arc::new(object));
+        driver.user_objects().insert(handle, Arc::new(object));
         Ok(handle)
     }
 
@@ -48,7 +56,7 @@ impl UserObject {
     /// # Errors
     /// No such object, or too many.
     pub fn retain(driver: &Driver, handle: u64, more: u32) -> Result {
-        let object = driver.user_objects.get(handle).ok_or(INVALID_HANDLE)?;
+        let object = driver.user_objects().get(handle).ok_or(INVALID_HANDLE)?;
         let mut count = object.count.lock();
         *count = count
             .checked_add(more)
@@ -62,7 +70,7 @@ impl UserObject {
     /// # Errors
     /// No such object, or it has not that many.
     pub fn release(driver: &Driver, handle: u64, fewer: u32) -> Result {
-        let object = driver.user_objects.get(handle).ok_or(INVALID_HANDLE)?;
+        let object = driver.user_objects().get(handle).ok_or(INVALID_HANDLE)?;
         let mut count = object.count.lock();
         *count = count
             .checked_sub(fewer)
@@ -72,7 +80,7 @@ impl UserObject {
             return Ok(());
         }
         drop(count);
-        driver.user_objects.remove(object.handle);
+        driver.user_objects().remove(object.handle);
         let data = std::ptr::with_exposed_provenance_mut(object.data as usize);
         // SAFETY: the program gave this function for this object, to be called once, now.
         driver::in_callback(|| unsafe { (object.destroy)(data) });

@@ -104,7 +104,7 @@ api! {
 
     fn cuModuleGetLoadingMode(mode: Out<cu::CUmoduleLoadingMode>) {
         driver()?;
-        mode.set(cu::CU_MODULE_EAGER_LOADING)
+        mode.set(cu::CU_MODULE_LAZY_LOADING)
     }
 
     fn cuModuleGetFunction(out: Out<cu::CUfunction>, handle: cu::CUmodule, name: Name) {

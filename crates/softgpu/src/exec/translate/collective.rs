@@ -103,7 +103,7 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// An operation of the lanes of `mask`; the first result.
-    fn among_lanes(
+    pub(super) fn among_lanes(
         &mut self,
         kind: u32,
         mask: Value,

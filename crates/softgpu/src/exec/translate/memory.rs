@@ -155,6 +155,30 @@ impl<'a> Translator<'a, '_> {
         Ok(self.b.ins().uextend(types::I64, value))
     }
 
+    /// The 32 bits of a shared address.
+    pub(super) fn shared_offset(&mut self, target: Target) -> Value {
+        let base = match target.check {
+            Check::Shared => target.base,
+            Check::None | Check::Pointer => {
+                let start = self.constant_field(types::I64, offset_of!(DeviceThread, shared_base));
+                self.b.ins().isub(target.base, start)
+            }
+        };
+        let whole = self.b.ins().iadd_imm_s(base, target.offset);
+        self.b.ins().ireduce(types::I32, whole)
+    }
+
+    /// The target at a shared address of 32 bits, the lower ones of `offset`.
+    pub(super) fn shared_row(&mut self, offset: Value) -> Target {
+        let low = self.b.ins().ireduce(types::I32, offset);
+        Target {
+            base: self.b.ins().uextend(types::I64, low),
+            offset: 0,
+            check: Check::Shared,
+            private: true,
+        }
+    }
+
     /// Checks the address; the pointer and offset to access.
     pub(super) fn checked(&mut self, target: Target, bytes: u32, write: bool) -> (Value, i32) {
         let known = self.is_verified(target, bytes);

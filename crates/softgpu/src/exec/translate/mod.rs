@@ -15,6 +15,7 @@ mod copy;
 mod float;
 mod half;
 mod integer;
+mod matrix;
 mod mbarrier;
 mod memory;
 mod modifiers;
@@ -326,6 +327,7 @@ impl<'a> Translator<'a, '_> {
             "mbarrier" => self.mbarrier(i, m),
             "tex" | "tld4" | "suld" | "sust" | "txq" | "suq" => self.texture(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
+            "ldmatrix" | "stmatrix" => self.matrix(i, m),
             "nanosleep" => {
                 self.polls();
                 self.yield_now();

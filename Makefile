@@ -10,7 +10,7 @@ PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml fermata-pagefilter \
-            fermata-softgpu fermata-c fermata-e2e
+            fermata-softgpu fermata-softblas fermata-c fermata-e2e
 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
@@ -57,7 +57,7 @@ check: deps
 
 test: PROFILE := dev
 test: check build
-	sh tools/setup.sh mpi s3 nvml
+	sh tools/setup.sh mpi s3 nvml torch
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
 	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom

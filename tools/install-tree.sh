@@ -3,7 +3,7 @@
 #
 #   bin/fermata, fermatad, fermata-worker
 #   lib/client/   libcuda.so(.1) and libnvidia-ml.so(.1) for programs under Fermata
-#   lib/softgpu/  libcuda.so(.1) that runs on the CPU
+#   lib/softgpu/  libcuda.so(.1) that runs on the CPU, with cuBLAS, cuBLASLt and a `ptxas` for it
 #   lib/criu/     CRIU with its libraries
 #   lib/pagefilter.so  loaded into CRIU for a dump
 #   lib/libfermata.so, lib/pkgconfig/, include/   the application library
@@ -39,6 +39,16 @@ done
 
 if [ "$what" = all ]; then
     put "$from/e2e" test/e2e
+    put "$from/libfermata_softblas.so" lib/softgpu/libcublas.so.13
+    # Its other names, those of CUDA 12 among them: empty libraries that need it. Links would become copies in a wheel,
+    # and a handle of one copy is none of another.
+    for name in libcublasLt.so.13 libcublas.so.12 libcublasLt.so.12; do
+        # shellcheck disable=SC2016
+        cc -shared -nostdlib -Wl,-soname,$name -Wl,--no-as-needed -Wl,-rpath,'$ORIGIN' \
+            -o "$to/lib/softgpu/$name.new" "$to/lib/softgpu/libcublas.so.13"
+        mv "$to/lib/softgpu/$name.new" "$to/lib/softgpu/$name"
+    done
+    put tools/ptx-as-it-is.sh lib/softgpu/ptxas
     put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
     ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"
     # A tree of a part of the crates can do without: CRIU then dumps all memory itself.

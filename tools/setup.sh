@@ -2,10 +2,10 @@
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
 # newer Debian suite); on request also two MPIs with mpi4py, an S3-compatible
-# server and NVML's Python bindings, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
-# there is left alone, so a second run needs no network.
+# server, NVML's Python bindings and PyTorch, which `make test` asks for. Nothing outside .deps/ is changed, and what is
+# already there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi|s3|nvml]...      default: rust, cuda and criu
+#   tools/setup.sh [cuda|criu|rust|mpi|s3|nvml|torch]...      default: rust, cuda and criu
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -22,8 +22,9 @@ for part in "$@"; do
     mpi) sh tools/setup-mpi.sh ;;
     s3) sh tools/setup-s3.sh ;;
     nvml) sh tools/setup-nvml.sh ;;
+    torch) sh tools/setup-torch.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3, nvml" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3, nvml, torch" >&2
         exit 2
         ;;
     esac

@@ -15,12 +15,13 @@ const LINES: usize = 800;
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
-const EDGES: [(&str, &[&str]); 25] = [
+const EDGES: [(&str, &[&str]); 26] = [
     ("abi", &[]),
     ("ptx", &[]),
     ("graph", &["abi"]),
     ("tables", &["abi"]),
     ("softgpu", &["abi", "ptx", "graph", "tables"]),
+    ("softblas", &["abi"]),
     ("wire", &["abi"]),
     ("client", &["abi", "graph", "wire", "control", "tables"]),
     ("device", &["abi"]),

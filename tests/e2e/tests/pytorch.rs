@@ -1,0 +1,210 @@
+//! PyTorch on the software GPU, with the cuBLAS of its folder: a transformer that trains comes back from checkpoints at
+//! random steps, and the library's products are right.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command::{self, Finished};
+use fermata_e2e::moment::Moment;
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::Scene;
+
+const COMPILE_LIMIT: Duration = Duration::from_secs(600);
+/// Importing PyTorch and compiling a training step takes half a minute where nothing else runs.
+const RUN_LIMIT: Duration = Duration::from_secs(600);
+
+const STEPS: usize = 40;
+/// How each of the checkpoints is taken.
+const MODES: [Mode; 5] = [
+    Mode::Cow,
+    Mode::Stop,
+    Mode::Snapshot,
+    Mode::Recopy,
+    Mode::Cow,
+];
+
+fn root() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().context("the repository")
+}
+
+/// What a PyTorch program needs to run on the software GPU (docs/softgpu.md).
+fn variables(scene: &Scene) -> Result<Vec<(&'static str, String)>> {
+    let torch = root()?.join(".deps/torch");
+    ensure!(
+        torch.join(".complete").exists(),
+        "no PyTorch; run `sh tools/setup.sh torch`"
+    );
+    let library = scene.tree().library_path(Device::Soft);
+    let assembler = format!("{library}/ptxas");
+    let text = |path: PathBuf| path.into_os_string().into_string().ok().context("path");
+    let cache = text(scene.sandbox().work().join("compiled"))?;
+    Ok(vec![
+        ("PYTHONPATH", text(torch)?),
+        ("LD_LIBRARY_PATH", library),
+        ("TRITON_PTXAS_PATH", assembler.clone()),
+        ("TRITON_PTXAS_BLACKWELL_PATH", assembler),
+        ("TRITON_CACHE_DIR", format!("{cache}/triton")),
+        ("TORCHINDUCTOR_CACHE_DIR", cache),
+        // In the program's own process: other tests run beside it.
+        ("TORCHINDUCTOR_COMPILE_THREADS", "1".to_owned()),
+    ])
+}
+
+#[test]
+fn a_transformer_that_trains_comes_back_from_checkpoints_at_random_steps() -> Result<()> {
+    let scene = Scene::new()?;
+    let variables = variables(&scene)?;
+    let program = root()?.join("programs/transformer.py");
+    let program = program.to_str().context("path")?;
+    let steps = STEPS.to_string();
+    let words = [program, "--steps", &steps];
+
+    let mut alone = Command::new("python3");
+    alone.args(words).envs(variables.clone());
+    let alone = command::run(alone, RUN_LIMIT)?.success("transformer.py")?;
+    let straight = Output::parse(&alone.stdout)?;
+
+    let seed = RandomState::new().hash_one(MODES.len());
+    let moment = |index| Moment::seeded(seed, index, MODES.len(), STEPS, Duration::ZERO).steps + 1;
+    let context = || format!("seed {seed:#x}");
+    // It is not held where it is checkpointed, but soon behind, so that it is at work and yet not done.
+    let held = |index| moment(index) as u64 + 3;
+    let variables = [variables, scene.hold(held(0))?.into()].concat();
+    let fermata = scene.fermata();
+    let python = Path::new("python3");
+    fermata.run_with(&variables, "run-0", Device::Soft, python, &words)?;
+    for (index, mode) in MODES.into_iter().enumerate() {
+        let [name, next] = [index, index + 1].map(|number| format!("run-{number}"));
+        let image = format!("image-{index}");
+        scene
+            .wait_steps(&name, moment(index))
+            .with_context(context)?;
+        fermata
+            .checkpoint(&name, &image, mode)
+            .with_context(context)?;
+        fermata.kill(&name)?;
+        if index + 1 < MODES.len() {
+            scene.let_go_to(held(index + 1))?;
+        } else {
+            scene.let_go()?;
+        }
+        let restored = scene.try_restore(&image, &next)?;
+        restored.success("fermata restore").with_context(context)?;
+    }
+    let last = format!("run-{}", MODES.len());
+    scene
+        .check_ends_as(&last, &straight)
+        .with_context(context)?;
+    // Losses are lines of the log, so those before each image count too.
+    let losses = |log: &str| -> Vec<String> {
+        let losses = log.lines().filter(|line| line.starts_with("loss "));
+        losses.map(str::to_owned).collect()
+    };
+    let (found, expected) = (losses(&fermata.log(&last)?), losses(&alone.stdout));
+    ensure!(found == expected, "seed {seed:#x}: losses {found:?}");
+    scene.close()
+}
+
+fn compiled(scene: &Scene, compiler: &mut Command, to: &str) -> Result<PathBuf> {
+    let to = scene.sandbox().work().join(to);
+    compiler.arg("-o").arg(&to);
+    let compiler = std::mem::replace(compiler, Command::new("true"));
+    command::run(compiler, COMPILE_LIMIT)?.success("the compiler")?;
+    Ok(to)
+}
+
+fn nvcc() -> Result<Command> {
+    let mut nvcc = Command::new(root()?.join(".deps/cuda/bin/nvcc"));
+    nvcc.args(["-std=c++17", "-Wno-deprecated-gpu-targets", "-L"])
+        .arg(root()?.join(".deps/cuda/lib"));
+    Ok(nvcc)
+}
+
+fn alone(scene: &Scene, program: &Path, library: &str) -> Result<Finished> {
+    let mut run = Command::new(program);
+    run.env("LD_LIBRARY_PATH", library);
+    run.current_dir(scene.sandbox().work());
+    command::run(run, RUN_LIMIT)
+}
+
+fn under_fermata(scene: &Scene, program: &Path, library: &str) -> Result<Finished> {
+    let program = program.to_str().context("path")?;
+    let words = ["--quiet", "run", "--device", "soft", "--", program];
+    scene
+        .fermata()
+        .call_with(&words, &[("LD_LIBRARY_PATH", library)])
+}
+
+#[test]
+fn products_are_those_of_loops_on_the_host() -> Result<()> {
+    let scene = Scene::new()?;
+    let source = root()?.join("tests/runtime/blas.cpp");
+    let program = compiled(&scene, nvcc()?.arg(source).arg("-ldl"), "blas")?;
+    let library = scene.tree().library_path(Device::Soft);
+    let done = [
+        alone(&scene, &program, &library)?,
+        under_fermata(&scene, &program, &library)?,
+    ];
+    for done in done {
+        let done = done.success("blas")?;
+        let right = done.stdout.lines().filter(|line| line.starts_with("ok "));
+        // 6 types, 4 pairs of operations, 3 functions; and 14 others.
+        ensure!(right.count() == 6 * 4 * 3 + 14, "{}", done.stdout);
+    }
+    scene.close()
+}
+
+#[test]
+fn a_gpu_is_refused_by_the_software_gpus_library() -> Result<()> {
+    let scene = Scene::new()?;
+    let source = root()?.join("tests/runtime/blas.cpp");
+    let program = compiled(&scene, nvcc()?.arg(source).arg("-ldl"), "blas")?;
+    let driver = root()?.join("tests/runtime/gpu.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
+    compiled(&scene, gcc.arg(driver), "libcuda.so.1")?;
+    let work = scene.sandbox().work();
+    let library = format!(
+        "{}:{}",
+        work.display(),
+        scene.tree().library_path(Device::Soft)
+    );
+    let done = alone(&scene, &program, &library)?;
+    ensure!(done.status == 2 && done.stdout == "created 1\n", "{done:?}");
+    scene.close()
+}
+
+#[test]
+fn a_part_without_ptx_hinders_no_other_part_of_a_program() -> Result<()> {
+    let scene = Scene::new()?;
+    let source = root()?.join("tests/runtime/parts.cu");
+    let mut part = nvcc()?;
+    part.args(["-DPART", "-c", "-gencode", "arch=compute_75,code=sm_75"]);
+    let part = compiled(&scene, part.arg(&source), "part.o")?;
+    let mut whole = nvcc()?;
+    whole.arg("-arch=compute_75").arg(&source);
+    let program = compiled(&scene, whole.arg(part), "parts")?;
+    let library = scene.tree().library_path(Device::Soft);
+    let wanted = [
+        "own 0",
+        "other 209",
+        "own 0",
+        "other 209",
+        "copy 0",
+        "told 2",
+    ];
+    for done in [
+        alone(&scene, &program, &library)?,
+        under_fermata(&scene, &program, &library)?,
+    ] {
+        // The worker's words on what it cannot load come between.
+        let told = done.stdout.lines().filter(|it| !it.starts_with("soft"));
+        ensure!(told.eq(wanted), "{done:?}");
+    }
+    scene.close()
+}

@@ -39,15 +39,18 @@ done
 
 if [ "$what" = all ]; then
     put "$from/e2e" test/e2e
-    put "$from/libfermata_softblas.so" lib/softgpu/libcublas.so.13
-    # Its other names, those of CUDA 12 among them: empty libraries that need it. Links would become copies in a wheel,
-    # and a handle of one copy is none of another.
-    for name in libcublasLt.so.13 libcublas.so.12 libcublasLt.so.12; do
-        # shellcheck disable=SC2016
-        cc -shared -nostdlib -Wl,-soname,$name -Wl,--no-as-needed -Wl,-rpath,'$ORIGIN' \
-            -o "$to/lib/softgpu/$name.new" "$to/lib/softgpu/libcublas.so.13"
-        mv "$to/lib/softgpu/$name.new" "$to/lib/softgpu/$name"
-    done
+    # A tree of a part of the crates can do without: programs that call cuBLAS then find none.
+    if [ -f "$from/libfermata_softblas.so" ]; then
+        put "$from/libfermata_softblas.so" lib/softgpu/libcublas.so.13
+        # Its other names, those of CUDA 12 among them: empty libraries that need it. Links would become copies in a wheel,
+        # and a handle of one copy is none of another.
+        for name in libcublasLt.so.13 libcublas.so.12 libcublasLt.so.12; do
+            # shellcheck disable=SC2016
+            cc -shared -nostdlib -Wl,-soname,$name -Wl,--no-as-needed -Wl,-rpath,'$ORIGIN' \
+                -o "$to/lib/softgpu/$name.new" "$to/lib/softgpu/libcublas.so.13"
+            mv "$to/lib/softgpu/$name.new" "$to/lib/softgpu/$name"
+        done
+    fi
     put tools/ptx-as-it-is.sh lib/softgpu/ptxas
     put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
     ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"

@@ -3,6 +3,7 @@
 //! This crate has no code that runs on a GPU and no I/O: it is facts, plain data, and the checked pointers ([`args`]) that
 //! both of Fermata's driver libraries take from programs.
 pub mod args;
+pub mod handle;
 pub mod narrow;
 pub mod op;
 pub mod sys;

@@ -6,7 +6,8 @@
 //!
 //! Two properties hold for every operation:
 //! - Handles are numbers chosen by the program's library (never 0, 1 or 2), unique for the life of
-//!   the session, so that creating an object needs no answer and handles stay valid over a restore.
+//!   the session, so that creating an object needs no answer and handles stay valid over a restore. Each kind has a type of its
+//!   own ([`crate::handle`]).
 //! - An operation marked "answered" gets exactly one [`Reply`]; the others get none, and their
 //!   failure is reported by the next answered operation on that context, as CUDA allows.
 
@@ -23,20 +24,23 @@ pub use self::reference::{Mipmap, ReferenceSettings};
 pub use self::shared::{SHARED, SharedMemory, Sharer};
 pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
 pub use self::texture::{Resource, ResourceView, Sampler, Texture};
+pub use crate::handle::{
+    ArrayId, CallbackId, ContextId, EventId, ExecId, FileId, FunctionId, GraphId, GraphNodeId,
+    HeldImageId, KernelId, LibraryId, LinkerId, MemoryId, MipmapId, ModuleId, PoolId, Raw,
+    ReferenceId, StreamId, TextureId, UserObjectId,
+};
 use crate::sys::driver as cu;
 
-/// A handle chosen by the program's library.
-pub type Handle = u64;
 /// An address in the device range or in shared host memory, equal in both processes.
 pub type Address = u64;
 
 /// The stream handle meaning the legacy default stream of the operation's context.
-pub const STREAM_LEGACY: Handle = 1;
+pub const STREAM_LEGACY: StreamId = StreamId::from_raw(1);
 /// The stream handle meaning the per-thread default stream; the library replaces it by a real
 /// stream of its own per thread and context before sending, so the worker never sees it.
-pub const STREAM_PER_THREAD: Handle = 2;
+pub const STREAM_PER_THREAD: StreamId = StreamId::from_raw(2);
 /// First handle that may be given to an object.
-pub const FIRST_HANDLE: Handle = 0x100;
+pub const FIRST_HANDLE: u64 = 0x100;
 
 /// Device addresses lie in `DEVICE_BASE .. DEVICE_END`, reserved in the worker.
 pub const DEVICE_BASE: Address = 0x3000_0000_0000;
@@ -72,7 +76,7 @@ pub enum Place<'a> {
     /// A CUDA array, at byte x, row y, slice z.
     Array {
         /// The array.
-        array: Handle,
+        array: ArrayId,
         /// Byte within the row.
         x: u64,
         /// Row.
@@ -121,7 +125,7 @@ pub enum ImageRef<'a> {
     /// In a file, whose descriptor has gone over the side socket under this number before.
     File {
         /// The number.
-        file: Handle,
+        file: FileId,
         /// First byte.
         offset: u64,
         /// Bytes.
@@ -130,7 +134,7 @@ pub enum ImageRef<'a> {
     /// The worker holds it.
     Held {
         /// By this handle.
-        image: Handle,
+        image: HeldImageId,
     },
 }
 
@@ -146,14 +150,14 @@ pub struct LaunchAttribute<'a> {
 
 impl LaunchAttribute<'_> {
     /// The event that the launch records, if the attribute names one: its handle stands where the API has its pointer.
-    pub fn event(&self) -> Option<Handle> {
+    pub fn event(&self) -> Option<EventId> {
         let names_event = matches!(
             self.id,
             cu::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
                 | cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
         );
         let first = self.value.first_chunk().filter(|_| names_event)?;
-        Some(Handle::from_le_bytes(*first))
+        Some(EventId::from_raw(u64::from_le_bytes(*first)))
     }
 }
 
@@ -161,7 +165,7 @@ impl LaunchAttribute<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch<'a> {
     /// The function.
-    pub function: Handle,
+    pub function: FunctionId,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
@@ -205,36 +209,36 @@ pub enum Op<'a> {
     // --- contexts (the context handle of primary context d is chosen once by the library) --------
     /// Answered.
     ContextCreate {
-        context: Handle,
+        context: ContextId,
         device: u32,
         flags: u32,
         primary: bool,
     },
     /// Answered.
-    ContextDestroy { context: Handle },
+    ContextDestroy { context: ContextId },
     /// Answered. Waits for all streams of the context.
-    ContextSync { context: Handle },
+    ContextSync { context: ContextId },
     /// Answered.
     ContextSetLimit {
-        context: Handle,
+        context: ContextId,
         limit: u32,
         value: u64,
     },
     /// Answered with [`ReplyBody::U64`].
-    ContextGetLimit { context: Handle, limit: u32 },
+    ContextGetLimit { context: ContextId, limit: u32 },
     /// Answered with [`ReplyBody::Pair`]: free and total bytes.
-    MemInfo { context: Handle },
+    MemInfo { context: ContextId },
     /// Answered.
-    PeerEnable { context: Handle, peer: Handle },
+    PeerEnable { context: ContextId, peer: ContextId },
     /// Answered.
-    PeerDisable { context: Handle, peer: Handle },
+    PeerDisable { context: ContextId, peer: ContextId },
 
     // --- modules ----------------------------------------------------------------------------------
     /// Answered; a refusal carries the compiler's log in the reply's text. `CUDA_ERROR_FILE_NOT_FOUND` is as for
     /// [`Op::ImageHold`].
     ModuleLoad {
-        module: Handle,
-        context: Handle,
+        module: ModuleId,
+        context: ContextId,
         #[serde(borrow)]
         image: ImageRef<'a>,
         /// Whether other threads of the program must not be held up by a long load.
@@ -243,29 +247,29 @@ pub enum Op<'a> {
     /// Links a [`LinkJob`]. Answered with [`ReplyBody::Bytes`], an image; a refusal carries the linker's log in the
     /// reply's text.
     Link {
-        context: Handle,
+        context: ContextId,
         #[serde(borrow)]
         job: Blob<'a>,
     },
     /// Answered.
-    ModuleUnload { module: Handle },
+    ModuleUnload { module: ModuleId },
     /// Answered with [`ReplyBody::Function`]; `CUDA_ERROR_NOT_FOUND` if there is none.
     FunctionGet {
-        function: Handle,
-        module: Handle,
+        function: FunctionId,
+        module: ModuleId,
         name: &'a str,
     },
     /// Answered.
     FunctionSetAttribute {
-        function: Handle,
+        function: FunctionId,
         attribute: i32,
         value: i32,
     },
     /// Answered with [`ReplyBody::Variable`]. The address is fixed from then on.
-    VariableGet { module: Handle, name: &'a str },
+    VariableGet { module: ModuleId, name: &'a str },
     /// Answered as [`Occupancy`] says.
     Occupancy {
-        function: Handle,
+        function: FunctionId,
         #[serde(borrow)]
         question: Occupancy<'a>,
     },
@@ -280,7 +284,7 @@ pub enum Op<'a> {
 
     // --- device memory ------------------------------------------------------------------------------
     /// Answered with [`ReplyBody::U64`], the address.
-    MemAlloc { context: Handle, size: u64 },
+    MemAlloc { context: ContextId, size: u64 },
     /// Answered. Waits as `cuMemFree` does.
     MemFree { address: Address },
     /// Stream-ordered allocation: answered with [`ReplyBody::U64`].
@@ -297,19 +301,19 @@ pub enum Op<'a> {
     AddressFree { address: Address, size: u64 },
     /// Physical memory. Answered.
     MemCreate {
-        memory: Handle,
+        memory: MemoryId,
         device: u32,
         size: u64,
         flags: u64,
     },
     /// Answered.
-    MemRelease { memory: Handle },
+    MemRelease { memory: MemoryId },
     /// Answered.
     MemMap {
         address: Address,
         size: u64,
         offset: u64,
-        memory: Handle,
+        memory: MemoryId,
     },
     /// Answered.
     MemUnmap { address: Address, size: u64 },
@@ -328,7 +332,7 @@ pub enum Op<'a> {
         size: u64,
         kind: HostKind,
         flags: u32,
-        context: Handle,
+        context: ContextId,
     },
     /// Answered. Waits as `cuMemFreeHost` does.
     HostUnmap { address: Address },
@@ -372,8 +376,8 @@ pub enum Op<'a> {
     },
     /// Arrays. Answered. `format` is a `CUarray_format`.
     ArrayCreate {
-        array: Handle,
-        context: Handle,
+        array: ArrayId,
+        context: ContextId,
         width: u64,
         height: u64,
         depth: u64,
@@ -382,30 +386,30 @@ pub enum Op<'a> {
         flags: u32,
     },
     /// Answered.
-    ArrayDestroy { array: Handle },
+    ArrayDestroy { array: ArrayId },
     /// A texture or surface object. Answered with [`ReplyBody::U64`], the driver's own number for it: kernels get it
     /// among their parameters.
     TextureCreate {
-        context: Handle,
+        context: ContextId,
         texture: Box<Texture>,
     },
     /// Answered.
     TextureDestroy {
-        context: Handle,
-        object: u64,
+        context: ContextId,
+        object: TextureId,
         surface: bool,
     },
 
     // --- streams and events -------------------------------------------------------------------------
     /// Not answered.
     StreamCreate {
-        stream: Handle,
-        context: Handle,
+        stream: StreamId,
+        context: ContextId,
         flags: u32,
         priority: i32,
     },
     /// Not answered.
-    StreamDestroy { stream: Handle },
+    StreamDestroy { stream: StreamId },
     /// Answered when all work issued to the stream before has completed.
     StreamSync { stream: StreamRef },
     /// Answered at once: `CUDA_SUCCESS` or `CUDA_ERROR_NOT_READY`.
@@ -413,29 +417,29 @@ pub enum Op<'a> {
     /// Not answered.
     StreamWait {
         stream: StreamRef,
-        event: Handle,
+        event: EventId,
         flags: u32,
     },
     /// Not answered.
     EventCreate {
-        event: Handle,
-        context: Handle,
+        event: EventId,
+        context: ContextId,
         flags: u32,
     },
     /// Not answered.
-    EventDestroy { event: Handle },
+    EventDestroy { event: EventId },
     /// Not answered.
     EventRecord {
-        event: Handle,
+        event: EventId,
         stream: StreamRef,
         flags: u32,
     },
     /// Answered when the event has completed.
-    EventSync { event: Handle },
+    EventSync { event: EventId },
     /// Answered at once.
-    EventQuery { event: Handle },
+    EventQuery { event: EventId },
     /// Answered with [`ReplyBody::F32`], milliseconds.
-    EventElapsed { start: Handle, end: Handle },
+    EventElapsed { start: EventId, end: EventId },
     /// Not answered. The worker asks for the callback when the stream reaches it and goes
     /// on with the stream when the program has counted it as run; both beside the ring.
     HostCall { stream: StreamRef, id: u64 },
@@ -459,8 +463,8 @@ pub enum Op<'a> {
     // --- kernels and graphs -------------------------------------------------------------------------
     /// A graph as data (crate `fermata-graph`, postcard), made executable. Answered.
     GraphInstantiate {
-        exec: Handle,
-        context: Handle,
+        exec: ExecId,
+        context: ContextId,
         #[serde(borrow)]
         graph: Blob<'a>,
         flags: u64,
@@ -468,31 +472,31 @@ pub enum Op<'a> {
     /// Replaces the executable graph's definition by one of the same shape. Answered, if it came with a request: where
     /// it did not and fails, the graph is none any more, and its launches fail.
     GraphUpdate {
-        exec: Handle,
+        exec: ExecId,
         #[serde(borrow)]
         graph: Blob<'a>,
     },
     /// Not answered.
-    GraphLaunch { exec: Handle, stream: StreamRef },
+    GraphLaunch { exec: ExecId, stream: StreamRef },
     /// Not answered.
-    GraphDestroy { exec: Handle },
+    GraphDestroy { exec: ExecId },
 
     // --- undocumented ---------------------------------------------------------------------------
     /// Where the multiprocessors of a context's device lie: answered with [`ReplyBody::Places`].
-    Places { context: Handle },
+    Places { context: ContextId },
 
     // --- images ---------------------------------------------------------------------------------
     /// Keeps an image, of which modules may be made. Answered. `CUDA_ERROR_FILE_NOT_FOUND`: it cannot be read from
     /// its file.
     ImageHold {
-        image: Handle,
+        image: HeldImageId,
         #[serde(borrow)]
         from: ImageRef<'a>,
     },
     /// The program needs the image no more. Not answered.
-    ImageRelease { image: Handle },
+    ImageRelease { image: HeldImageId },
     /// Answered with [`ReplyBody::Module`].
-    ModuleFunctions { module: Handle },
+    ModuleFunctions { module: ModuleId },
 
     // --- memory of other processes of the session -------------------------------------------------
     /// Lets other processes have an allocation (by its address) or physical memory (by its handle; else 0). Answered with
@@ -500,11 +504,11 @@ pub enum Op<'a> {
     MemShare {
         sharer: Sharer,
         address: Address,
-        memory: Handle,
+        memory: MemoryId,
     },
     /// Makes physical memory of what another process shares. Answered with [`ReplyBody::U64`], its device.
     MemFetch {
-        memory: Handle,
+        memory: MemoryId,
         #[serde(with = "serde_bytes")]
         shared: &'a [u8],
     },
@@ -513,7 +517,7 @@ pub enum Op<'a> {
     /// Gives single kernels of an executable graph other parameters: a list of `fermata-graph`'s `KernelChange`, postcard.
     /// Not answered; what fails is as with `GraphUpdate`.
     GraphSetKernels {
-        exec: Handle,
+        exec: ExecId,
         #[serde(borrow)]
         kernels: Blob<'a>,
     },
@@ -521,30 +525,30 @@ pub enum Op<'a> {
     /// How a texture reference (or a surface reference, `surface`) of a module is read. Answered with
     /// [`ReplyBody::Bytes`], a [`ReferenceSettings`]; `CUDA_ERROR_NOT_FOUND` if there is none.
     ReferenceGet {
-        module: Handle,
+        module: ModuleId,
         name: &'a str,
         surface: bool,
     },
     /// Binds a reference, a surface reference if there is no sampler. Answered with [`ReplyBody::U64`]: bytes from
     /// where the texture begins to the address that was given.
     ReferenceBind {
-        module: Handle,
+        module: ModuleId,
         name: &'a str,
         texture: Box<Texture>,
     },
     /// An array with levels, and its levels as arrays. Answered.
     MipmapCreate {
-        mipmap: Handle,
-        context: Handle,
+        mipmap: MipmapId,
+        context: ContextId,
         shape: Mipmap,
     },
     /// Answered.
-    MipmapDestroy { mipmap: Handle },
+    MipmapDestroy { mipmap: MipmapId },
 }
 
 impl Op<'_> {
     /// The context that the operation names, itself or with its stream; not that of a module or an event.
-    pub fn context(&self) -> Option<Handle> {
+    pub fn context(&self) -> Option<ContextId> {
         match self {
             Self::ContextSync { context }
             | Self::ContextSetLimit { context, .. }
@@ -610,9 +614,9 @@ pub fn ends_context(status: cu::CUresult) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StreamRef {
     /// The context.
-    pub context: Handle,
+    pub context: ContextId,
     /// [`STREAM_LEGACY`] or a created stream.
-    pub stream: Handle,
+    pub stream: StreamId,
 }
 
 /// The answer to an operation.

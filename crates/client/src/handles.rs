@@ -5,46 +5,87 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{FIRST_HANDLE, Handle};
+use fermata_abi::op::{
+    ArrayId, CallbackId, ContextId, EventId, ExecId, FIRST_HANDLE, FunctionId, GraphId,
+    GraphNodeId, KernelId, LibraryId, LinkerId, MipmapId, ModuleId, PoolId, Raw, ReferenceId,
+    StreamId, UserObjectId,
+};
+use fermata_abi::sys::driver as sys;
 use parking_lot::RwLock;
 
 use crate::result::Result;
 
 static NEXT: AtomicU64 = AtomicU64::new(FIRST_HANDLE);
 
+/// What a pointer of the driver API stands for: each opaque type of the API has its own kind of handle.
+pub trait Opaque {
+    /// The handle.
+    type Handle: Raw;
+}
+
+macro_rules! opaque {
+    ($($type:ident: $handle:ty;)*) => {
+        $(impl Opaque for sys::$type {
+            type Handle = $handle;
+        })*
+    };
+}
+
+opaque! {
+    CUctx_st: ContextId;
+    CUmod_st: ModuleId;
+    CUfunc_st: FunctionId;
+    CUlib_st: LibraryId;
+    CUkern_st: KernelId;
+    CUstream_st: StreamId;
+    CUevent_st: EventId;
+    CUarray_st: ArrayId;
+    CUmipmappedArray_st: MipmapId;
+    CUtexref_st: ReferenceId;
+    CUsurfref_st: ReferenceId;
+    CUgraph_st: GraphId;
+    CUgraphNode_st: GraphNodeId;
+    CUgraphExec_st: ExecId;
+    CUmemPoolHandle_st: PoolId;
+    CUuserObject_st: UserObjectId;
+    CUlinkState_st: LinkerId;
+    CUasyncCallbackEntry_st: CallbackId;
+    CUlogsCallbackEntry_st: CallbackId;
+}
+
 /// A handle never used before in this session.
-pub fn fresh() -> Handle {
-    NEXT.fetch_add(16, Ordering::Relaxed)
+pub fn fresh<H: Raw>() -> H {
+    H::from_raw(NEXT.fetch_add(16, Ordering::Relaxed))
 }
 
 /// A handle as the pointer type the driver API gives it.
-pub fn to_pointer<T>(handle: Handle) -> *mut T {
-    std::ptr::without_provenance_mut(handle as usize)
+pub fn to_pointer<T: Opaque>(handle: T::Handle) -> *mut T {
+    std::ptr::without_provenance_mut(handle.raw() as usize)
 }
 
 /// The handle behind a pointer of the driver API.
-pub fn of<T>(pointer: *mut T) -> Handle {
-    pointer.addr() as Handle
+pub fn of<T: Opaque>(pointer: *mut T) -> T::Handle {
+    T::Handle::from_raw(pointer.addr() as u64)
 }
 
 /// The living objects of one kind, by handle.
 #[derive(Debug)]
-pub struct Table<T>(RwLock<HashMap<Handle, Arc<T>, BuildHasherDefault<HandleHasher>>>);
+pub struct Table<H, T>(RwLock<HashMap<H, Arc<T>, BuildHasherDefault<HandleHasher>>>);
 
-impl<T> Default for Table<T> {
+impl<H, T> Default for Table<H, T> {
     fn default() -> Self {
         Self(RwLock::default())
     }
 }
 
-impl<T> Table<T> {
+impl<H: Raw, T> Table<H, T> {
     /// Adds an object.
-    pub fn insert(&self, handle: Handle, object: Arc<T>) {
+    pub fn insert(&self, handle: H, object: Arc<T>) {
         self.0.write().insert(handle, object);
     }
 
     /// The object, or `missing`.
-    pub fn get(&self, handle: Handle, missing: u32) -> Result<Arc<T>> {
+    pub fn get(&self, handle: H, missing: u32) -> Result<Arc<T>> {
         self.0.read().get(&handle).cloned().ok_or(missing)
     }
 
@@ -54,7 +95,7 @@ impl<T> Table<T> {
     }
 
     /// Takes the object out, or says `missing`.
-    pub fn remove(&self, handle: Handle, missing: u32) -> Result<Arc<T>> {
+    pub fn remove(&self, handle: H, missing: u32) -> Result<Arc<T>> {
         self.0.write().remove(&handle).ok_or(missing)
     }
 

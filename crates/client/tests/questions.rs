@@ -597,6 +597,73 @@ fn memory_is_found_again_by_its_descriptor() {
 }
 
 unsafe extern "C" {
+    fn cuMemAddressReserve(
+        address: *mut CUdeviceptr,
+        size: usize,
+        align: usize,
+        wanted: CUdeviceptr,
+        flags: u64,
+    ) -> CUresult;
+    fn cuMemMap(
+        address: CUdeviceptr,
+        size: usize,
+        offset: usize,
+        handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) -> CUresult;
+    fn cuPointerGetAttribute(
+        data: *mut c_void,
+        attribute: CUpointer_attribute,
+        address: CUdeviceptr,
+    ) -> CUresult;
+}
+
+/// `CU_POINTER_ATTRIBUTE_BUFFER_ID` of what lies at an address.
+fn buffer_id(address: CUdeviceptr) -> u64 {
+    let mut id = 0u64;
+    let to = std::ptr::from_mut(&mut id).cast();
+    ok!(cuPointerGetAttribute(
+        to,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        address
+    ));
+    id
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn identifies() {
+    functions();
+    let prop = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: CUmemLocation {
+            type_: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: 0,
+        },
+        ..Default::default()
+    };
+    let (mut memory, mut start) = (0, 0);
+    ok!(cuMemCreate(&mut memory, 2 << 20, &prop, 0));
+    ok!(cuMemAddressReserve(&mut start, 4 << 20, 0, 0, 0));
+    ok!(cuMemMap(start, 2 << 20, 0, memory, 0));
+    ok!(cuMemMap(start + (2 << 20), 2 << 20, 0, memory, 0));
+    let mapped = buffer_id(start);
+    assert_eq!(buffer_id(start + (2 << 20)), mapped);
+    // More than the number of the memory's handle, which allocations are not counted up to in step with.
+    for _ in 0..memory + 16 {
+        let mut address = 0;
+        ok!(cuMemAlloc_v2(&mut address, 1));
+        assert_ne!(buffer_id(address), mapped);
+    }
+}
+
+/// Communication libraries keep registrations of memory by this number.
+#[test]
+fn no_allocation_has_the_buffer_id_of_mapped_memory() {
+    assert!(Stage::start("identifies").finish());
+}
+
+unsafe extern "C" {
     fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) -> CUresult;
     fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> CUresult;
     fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> CUresult;

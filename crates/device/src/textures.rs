@@ -1,6 +1,6 @@
 //! Texture and surface objects.
 
-use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
+use fermata_abi::op::{Resource, ResourceView, Sampler, Texture, TextureId};
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
@@ -113,7 +113,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn create_texture(&self, texture: &Texture, texels: Texels) -> Result<u64> {
+    pub fn create_texture(&self, texture: &Texture, texels: Texels) -> Result<TextureId> {
         let mut object = 0;
         let resource = resource(&texture.resource, texels)?;
         let view = texture.view.as_ref().map(view);
@@ -129,19 +129,19 @@ impl Driver {
                 None => self.f.cuSurfObjectCreate(&mut object, &resource)?,
             }
         }
-        Ok(object)
+        Ok(TextureId::from_raw(object))
     }
 
     /// Ends a texture or surface object of the current context.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn destroy_texture(&self, object: u64, surface: bool) -> Result<()> {
+    pub fn destroy_texture(&self, object: TextureId, surface: bool) -> Result<()> {
         // SAFETY: the argument is a plain number, which the driver checks.
         unsafe {
             match surface {
-                true => self.f.cuSurfObjectDestroy(object),
-                false => self.f.cuTexObjectDestroy(object),
+                true => self.f.cuSurfObjectDestroy(object.raw()),
+                false => self.f.cuTexObjectDestroy(object.raw()),
             }
         }
     }

@@ -50,10 +50,10 @@ pub enum EngineError {
         source: MemoryError,
     },
     /// A module did not load.
-    #[error("cannot load module {module:#x}: {source}")]
+    #[error("cannot load {module}: {source}")]
     Module {
-        /// The module.
-        module: u64,
+        /// The module, in words.
+        module: String,
         /// What the driver said.
         #[source]
         source: ModuleRefused,

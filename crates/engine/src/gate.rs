@@ -7,7 +7,7 @@
 //! ```
 //! Outside checkpoints and restores there is no gate, which costs one branch an operation.
 
-use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, ExecId, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
 use crate::{EngineError, Site};
@@ -53,7 +53,7 @@ pub trait Gate: Send {
     fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         let _ = (site, exec, stream);

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use fermata_abi::PLACES_TABLE;
-use fermata_abi::op::Handle;
+use fermata_abi::op::ContextId;
 use fermata_abi::sys::driver as cu;
 use fermata_device::DriverError;
 use fermata_state::{Places, Session};
@@ -18,7 +18,7 @@ impl Site {
     ///
     /// # Errors
     /// The context is unknown; `CUDA_ERROR_NOT_SUPPORTED` if the driver does not say.
-    pub fn tell_places(&mut self, context: Handle) -> Result<Places, DriverError> {
+    pub fn tell_places(&mut self, context: ContextId) -> Result<Places, DriverError> {
         let device = self.live.enter(context)?.device;
         if let Some(told) = self.session.places.get(&device) {
             return Ok(told.clone());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, ModuleId};
 
 use crate::{EngineError, Site};
 
@@ -29,7 +29,7 @@ pub fn discover(site: &mut Site) -> Result<(), EngineError> {
 ///
 /// # Errors
 /// Its context cannot be used; the examination of its image fails.
-pub fn discover_of(site: &mut Site, module: Handle) -> Result<(), EngineError> {
+pub fn discover_of(site: &mut Site, module: ModuleId) -> Result<(), EngineError> {
     let known = site.session.modules.get(module)?;
     let (context, image) = (known.context, known.image);
     if site.live.discovered.contains(&module) {
@@ -42,8 +42,8 @@ pub fn discover_of(site: &mut Site, module: Handle) -> Result<(), EngineError> {
 /// Records those of `names` that are variables of the module.
 fn record(
     site: &mut Site,
-    module: Handle,
-    context: Handle,
+    module: ModuleId,
+    context: ContextId,
     names: &BTreeSet<String>,
 ) -> Result<(), EngineError> {
     let Some(handle) = site.live.modules.get(&module).copied() else {

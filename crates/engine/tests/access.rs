@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block, launch, op};
-use fermata_abi::op::{Op, Resource, Sampler, Texture};
+use fermata_abi::op::{
+    ArrayId, ContextId, EventId, ExecId, FunctionId, Op, Resource, Sampler, Texture, TextureId,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::access::{AccessSet, Predictor, Range, Target};
 use fermata_graph::{
@@ -15,12 +17,12 @@ use fermata_state::{Executable, TextureKey};
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
 /// A function from the text of one kernel named `k`, and of what it needs beside it.
-fn kernel(bench: &mut Bench, text: &str) -> u64 {
+fn kernel(bench: &mut Bench, text: &str) -> FunctionId {
     let module = bench.module(&format!("{HEAD}{text}"));
     bench.function(module, "k")
 }
 
-fn predict(bench: &Bench, function: u64, params: &[u8]) -> AccessSet {
+fn predict(bench: &Bench, function: FunctionId, params: &[u8]) -> AccessSet {
     Predictor::default().predict(&op(&launch(function, params)), &bench.site)
 }
 
@@ -105,16 +107,28 @@ fn textures_and_surfaces_count_as_what_they_are_about() {
         object,
     };
     let textures = &mut bench.site.session.textures;
-    textures.insert(key(false, 3), object(linear, Some(plain)));
-    textures.insert(key(true, 4), object(Resource::Array(0x7770), None));
+    textures.insert(
+        key(false, TextureId::from_raw(3)),
+        object(linear, Some(plain)),
+    );
+    textures.insert(
+        key(true, TextureId::from_raw(4)),
+        object(Resource::Array(ArrayId::from_raw(0x7770)), None),
+    );
     let found = predict(&bench, function, &block(&[3, 4]));
     bench.site.session.textures.clear();
     let range = Range {
         start: a + 512,
         len: 1024,
     };
-    assert_eq!(found.reads, [Target::Exactly(range), Target::Array(0x7770)]);
-    assert_eq!(found.writes, [Target::Array(0x7770)]);
+    assert_eq!(
+        found.reads,
+        [
+            Target::Exactly(range),
+            Target::Array(ArrayId::from_raw(0x7770))
+        ]
+    );
+    assert_eq!(found.writes, [Target::Array(ArrayId::from_raw(0x7770))]);
 }
 
 /// The driver reads its own event's handle where the program has written that of its event.
@@ -124,12 +138,13 @@ fn an_event_in_a_launch_attribute_is_the_drivers() {
     let live = &mut bench.site.live;
     live.enter(CONTEXT).unwrap();
     let event = live.driver.create_event(2).unwrap();
-    live.events.insert(0x7770, (event, CONTEXT));
+    live.events
+        .insert(EventId::from_raw(0x7770), (event, CONTEXT));
     let mut value = [0; 64];
     value[..8].copy_from_slice(&0x7770u64.to_le_bytes());
     value[8] = 7;
     let given = |id| fermata_abi::op::LaunchAttribute { id, value: &value };
-    let mut asked = launch(1, &[]);
+    let mut asked = launch(FunctionId::from_raw(1), &[]);
     asked.attributes = vec![
         given(cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT),
         given(cu::CU_LAUNCH_ATTRIBUTE_PRIORITY),
@@ -139,7 +154,7 @@ fn an_event_in_a_launch_attribute_is_the_drivers() {
     assert_eq!(made[0].value[..8], event.address().to_le_bytes());
     assert_eq!((made[0].value[8], made[1].value), (7, value));
     assert_eq!(made[2].id, cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
-    live.events.remove(&0x7770);
+    live.events.remove(&EventId::from_raw(0x7770));
     assert!(live.launch_attributes(&asked).is_err());
     live.driver.destroy_event(event).unwrap();
 }
@@ -231,7 +246,7 @@ fn what_was_missed_once_is_known_from_then_on() {
     assert!(predictor.predict(&call, &bench.site).is_empty());
 }
 
-fn graph(function: u64, params: &[u8], fill: u64, copy: (u64, u64)) -> Graph {
+fn graph(function: FunctionId, params: &[u8], fill: u64, copy: (u64, u64)) -> Graph {
     let mut inner = Graph::new();
     let end = |address| CopyEnd::linear(GraphPlace::Device, address);
     let bytes = Copy::linear(end(copy.0), end(copy.1), 48);
@@ -239,7 +254,7 @@ fn graph(function: u64, params: &[u8], fill: u64, copy: (u64, u64)) -> Graph {
     let mut graph = Graph::new();
     let node = KernelNode {
         function,
-        context: 0,
+        context: ContextId::from_raw(0),
         grid: [1, 1, 1],
         block: [32, 1, 1],
         shared_bytes: 0,
@@ -280,7 +295,7 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     let [a, b, c, d, e] = buffers[..] else {
         panic!("five")
     };
-    let (exec, params) = (0x9000, block(&[a]));
+    let (exec, params) = (ExecId::from_raw(0x9000), block(&[a]));
     let first = graph(function, &params, b, (c, d));
     let live = &mut bench.site.live;
     live.instantiate(exec, CONTEXT, &first, 0).unwrap();
@@ -327,7 +342,7 @@ fn a_graph_that_is_updated_again_and_again_leaves_nothing_behind() {
     };
     let graph = graph(function, &block(&[a]), b, (c, d));
     let live = &mut bench.site.live;
-    let update = |live: &mut fermata_engine::Live, exec: u64| {
+    let update = |live: &mut fermata_engine::Live, exec: ExecId| {
         live.instantiate(exec, CONTEXT, &graph, 0).unwrap();
         live.update(exec, &graph).unwrap();
         assert_ne!(live.graph_revision(exec), 0);
@@ -335,11 +350,11 @@ fn a_graph_that_is_updated_again_and_again_leaves_nothing_behind() {
         live.driver.destroy_exec(made).unwrap();
         assert_eq!(live.graph_revision(exec), 0);
     };
-    update(live, 0x9100);
+    update(live, ExecId::from_raw(0x9100));
     // Host nodes hold the one who is to make their calls.
     let held = std::sync::Arc::strong_count(&live.host_caller);
     for exec in 0x9101..0x9110 {
-        update(live, exec);
+        update(live, ExecId::from_raw(exec));
     }
     assert_eq!(std::sync::Arc::strong_count(&live.host_caller), held);
 }

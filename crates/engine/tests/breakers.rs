@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Bench, LEGACY, bench, block, launch, op};
-use fermata_abi::op::Launch;
+use fermata_abi::op::{FunctionId, Launch, ModuleId};
 use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
@@ -33,7 +33,7 @@ fn compiled(program: &str) -> String {
 }
 
 /// The module of a program, and the function whose name contains `name`.
-fn load(bench: &mut Bench, program: &str, name: &str) -> (u64, u64) {
+fn load(bench: &mut Bench, program: &str, name: &str) -> (ModuleId, FunctionId) {
     let text = compiled(program);
     let module = bench.module(&text);
     let live = &mut bench.site.live;

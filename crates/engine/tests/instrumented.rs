@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Bench, LEGACY, bench, block, launch};
+use fermata_abi::op::FunctionId;
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
@@ -33,7 +34,7 @@ const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 }";
 
 struct Scene {
-    function: u64,
+    function: FunctionId,
     p: u64,
     q: u64,
     counter: u64,

@@ -7,7 +7,7 @@ mod common;
 use std::borrow::Cow;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block};
-use fermata_abi::op::StreamRef;
+use fermata_abi::op::{ContextId, ExecId, FunctionId, StreamId, StreamRef};
 use fermata_device::{DriverError, PinnedWords};
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
@@ -34,10 +34,10 @@ const PLAIN: EdgeData = EdgeData {
     kind: 0,
 };
 
-fn kernel(function: u64, params: Vec<u8>) -> NodeKind {
+fn kernel(function: FunctionId, params: Vec<u8>) -> NodeKind {
     NodeKind::Kernel(KernelNode {
         function,
-        context: 0,
+        context: ContextId::from_raw(0),
         grid: [1, 1, 1],
         block: [1, 1, 1],
         shared_bytes: 0,
@@ -57,8 +57,8 @@ fn chain(kinds: Vec<NodeKind>) -> Graph {
 }
 
 struct Scene {
-    outer: u64,
-    inner: u64,
+    outer: FunctionId,
+    inner: FunctionId,
     p: u64,
     q: u64,
 }
@@ -102,7 +102,7 @@ fn around(start: u64) -> Range {
 }
 
 /// Makes `graph` executable, in place of what `exec` is.
-fn instantiate(bench: &mut Bench, exec: u64, graph: Graph) {
+fn instantiate(bench: &mut Bench, exec: ExecId, graph: Graph) {
     let live = &mut bench.site.live;
     live.instantiate(exec, CONTEXT, &graph, 0).unwrap();
     let record = Executable {
@@ -116,7 +116,7 @@ fn instantiate(bench: &mut Bench, exec: u64, graph: Graph) {
 }
 
 /// Gives its kernels the parameters that they have in `graph`, each by itself.
-fn update(bench: &mut Bench, exec: u64, graph: Graph) {
+fn update(bench: &mut Bench, exec: ExecId, graph: Graph) {
     let Site { session, live } = &mut bench.site;
     let known = session.executables.get_mut(exec).unwrap();
     let root = |graph: &Graph| NodeKind::ChildGraph(Box::new(graph.clone()));
@@ -141,7 +141,7 @@ fn update(bench: &mut Bench, exec: u64, graph: Graph) {
 }
 
 /// Launches it as it is.
-fn replay(bench: &mut Bench, exec: u64) {
+fn replay(bench: &mut Bench, exec: ExecId) {
     let live = &mut bench.site.live;
     let (handle, _) = live.executables[&exec];
     let on = live.stream(LEGACY).unwrap();
@@ -157,16 +157,21 @@ fn stream(bench: &mut Bench, handle: u64) -> StreamRef {
         handle: made,
         context,
     };
-    live.streams.insert(handle, known);
+    live.streams.insert(StreamId::from_raw(handle), known);
     let record = Stream {
         context,
         flags,
         priority,
     };
-    bench.site.session.streams.insert(handle, record).unwrap();
+    bench
+        .site
+        .session
+        .streams
+        .insert(StreamId::from_raw(handle), record)
+        .unwrap();
     StreamRef {
         context,
-        stream: handle,
+        stream: StreamId::from_raw(handle),
     }
 }
 
@@ -192,7 +197,7 @@ fn launch(
     (exec, stream): (u64, StreamRef),
     allowed: &[Range],
 ) -> Result<String, DriverError> {
-    instrumented.launch_graph(&mut bench.site, exec, stream, allowed)
+    instrumented.launch_graph(&mut bench.site, ExecId::from_raw(exec), stream, allowed)
 }
 
 #[test]
@@ -201,7 +206,7 @@ fn the_kernels_of_a_graph_are_checked_until_they_are_given_back() {
     let scene = Scene::new(&mut bench);
     let (exec, all) = (0xe001, scene.both());
     let other = stream(&mut bench, 0xe002);
-    instantiate(&mut bench, exec, scene.graph());
+    instantiate(&mut bench, ExecId::from_raw(exec), scene.graph());
     let mut instrumented = instrumented(&mut bench);
     let (outer, inner) = (("outer".to_owned(), scene.p), ("inner".to_owned(), scene.q));
     let mut launches = 0;
@@ -227,7 +232,7 @@ fn the_kernels_of_a_graph_are_checked_until_they_are_given_back() {
     launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
     assert_eq!(finish(&mut bench, &mut instrumented).len(), 2);
     instrumented.put_back_all(&mut bench.site);
-    replay(&mut bench, exec);
+    replay(&mut bench, ExecId::from_raw(exec));
     assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(scene.read(&mut bench), (launches + 2, launches + 2));
 
@@ -248,7 +253,7 @@ fn a_launch_that_waits_is_checked_by_its_own_ranges() {
     let scene = Scene::new(&mut bench);
     let (exec, all) = (0xe011, scene.both());
     let (first, second) = (stream(&mut bench, 0xe012), stream(&mut bench, 0xe013));
-    instantiate(&mut bench, exec, scene.graph());
+    instantiate(&mut bench, ExecId::from_raw(exec), scene.graph());
     let mut instrumented = instrumented(&mut bench);
     let flag = PinnedWords::new(&bench.site.live.driver, 1).unwrap();
     let on = bench.site.live.stream(first).unwrap();
@@ -289,16 +294,16 @@ fn kernels_are_given_other_parameters_at_any_depth_and_while_they_are_instrument
     let (p, q) = (scene.p, scene.q);
     let mut counts = (0, 0);
     let mut runs = |bench: &mut Bench, adds: (u32, u32)| {
-        replay(bench, exec);
+        replay(bench, ExecId::from_raw(exec));
         bench.site.live.driver.synchronize_context().unwrap();
         counts = (counts.0 + adds.0, counts.1 + adds.1);
         assert_eq!(scene.read(bench), counts);
     };
-    instantiate(&mut bench, exec, of([p, p, p]));
+    instantiate(&mut bench, ExecId::from_raw(exec), of([p, p, p]));
     runs(&mut bench, (3, 0));
-    update(&mut bench, exec, of([p, p, q]));
+    update(&mut bench, ExecId::from_raw(exec), of([p, p, q]));
     runs(&mut bench, (2, 1));
-    update(&mut bench, exec, of([q, q, q]));
+    update(&mut bench, ExecId::from_raw(exec), of([q, q, q]));
     runs(&mut bench, (0, 3));
 
     let mut instrumented = instrumented(&mut bench);
@@ -306,20 +311,20 @@ fn kernels_are_given_other_parameters_at_any_depth_and_while_they_are_instrument
     launch(&mut bench, &mut instrumented, (exec, LEGACY), &all).unwrap();
     assert_eq!(finish(&mut bench, &mut instrumented), []);
     // All kernels are instrumented now; the update gives all of them back, not only the one that changes.
-    update(&mut bench, exec, of([q, p, q]));
+    update(&mut bench, ExecId::from_raw(exec), of([q, p, q]));
     instrumented.put_back_all(&mut bench.site);
     instrumented.close(&mut bench.site.live).unwrap();
     counts.1 += 3;
     let mut runs = |bench: &mut Bench, adds: (u32, u32)| {
-        replay(bench, exec);
+        replay(bench, ExecId::from_raw(exec));
         bench.site.live.driver.synchronize_context().unwrap();
         counts = (counts.0 + adds.0, counts.1 + adds.1);
         assert_eq!(scene.read(bench), counts);
     };
     runs(&mut bench, (1, 2));
-    update(&mut bench, exec, of([p, q, q]));
+    update(&mut bench, ExecId::from_raw(exec), of([p, q, q]));
     runs(&mut bench, (1, 2));
-    update(&mut bench, exec, of([q, p, p]));
+    update(&mut bench, ExecId::from_raw(exec), of([q, p, p]));
     runs(&mut bench, (2, 1));
 }
 
@@ -329,7 +334,7 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
     let scene = Scene::new(&mut bench);
     let exec = 0xe021;
     let of = |address: u64| chain(vec![kernel(scene.outer, block(&[address]))]);
-    instantiate(&mut bench, exec, of(scene.p));
+    instantiate(&mut bench, ExecId::from_raw(exec), of(scene.p));
     let mut instrumented = instrumented(&mut bench);
     let mut check = |bench: &mut Bench, outside: Option<u64>| {
         let without = launch(bench, &mut instrumented, (exec, LEGACY), &[around(scene.p)]).unwrap();
@@ -338,12 +343,12 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
         assert_eq!((without.as_str(), found), ("", Vec::from_iter(expected)));
     };
     check(&mut bench, None);
-    update(&mut bench, exec, of(scene.q));
+    update(&mut bench, ExecId::from_raw(exec), of(scene.q));
     check(&mut bench, Some(scene.q));
     // Another executable graph with the handle of the first, as when a node is switched off.
-    instantiate(&mut bench, exec, of(scene.p));
+    instantiate(&mut bench, ExecId::from_raw(exec), of(scene.p));
     check(&mut bench, None);
-    instantiate(&mut bench, exec, scene.graph());
+    instantiate(&mut bench, ExecId::from_raw(exec), scene.graph());
     let without = launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
     assert_eq!(
         (
@@ -354,7 +359,7 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
     );
     assert_eq!(scene.read(&mut bench), (3, 2));
     instrumented.put_back_all(&mut bench.site);
-    replay(&mut bench, exec);
+    replay(&mut bench, ExecId::from_raw(exec));
     assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(scene.read(&mut bench), (4, 3));
     instrumented.close(&mut bench.site.live).unwrap();
@@ -371,7 +376,7 @@ fn a_kernel_that_cannot_be_instrumented_is_named_and_the_others_are_checked() {
         kernel(bare, block(&[scene.q])),
         kernel(scene.outer, block(&[scene.p])),
     ];
-    instantiate(&mut bench, exec, chain(kinds));
+    instantiate(&mut bench, ExecId::from_raw(exec), chain(kinds));
     let mut instrumented = instrumented(&mut bench);
     let without = launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
     assert!(without.contains("`bare`"), "{without}");
@@ -390,7 +395,7 @@ fn without_memory_for_tables_everything_runs_unchecked() {
     let mut bench = bench();
     let scene = Scene::new(&mut bench);
     let exec = 0xe041;
-    instantiate(&mut bench, exec, scene.graph());
+    instantiate(&mut bench, ExecId::from_raw(exec), scene.graph());
     let mut instrumented = instrumented(&mut bench);
     let driver = bench.site.live.driver.clone();
     let smallest = driver.granularity(0).unwrap();

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use fermata_abi::op::{ContextId, EventId, GraphId, StreamId};
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
@@ -108,10 +109,10 @@ impl CaptureError {
 /// A stream as captures see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamKey {
-    /// Number of the stream, never used twice.
-    pub id: u64,
-    /// Number of its context.
-    pub context: u64,
+    /// The stream, whose handle is never used twice.
+    pub id: StreamId,
+    /// Its context.
+    pub context: ContextId,
     /// It synchronises with the legacy default stream.
     pub blocking: bool,
 }
@@ -122,7 +123,7 @@ pub struct CaptureInfo {
     /// Number of the capture, never used twice.
     pub id: u64,
     /// The caller's name for the graph captured into.
-    pub graph: u64,
+    pub graph: GraphId,
     /// Nodes the stream's next node depends on.
     pub dependencies: Vec<NodeId>,
 }
@@ -138,13 +139,13 @@ pub enum Waited {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Capture {
-    graph: u64,
-    origin: u64,
+    graph: GraphId,
+    origin: StreamId,
     mode: CaptureMode,
     thread: u64,
     valid: bool,
     /// Streams taking part and where each stands.
-    streams: BTreeMap<u64, (StreamKey, Vec<NodeId>)>,
+    streams: BTreeMap<StreamId, (StreamKey, Vec<NodeId>)>,
 }
 
 /// All captures of a process.
@@ -152,7 +153,7 @@ struct Capture {
 pub struct Captures {
     captures: BTreeMap<u64, Capture>,
     /// Events last recorded in a captured stream: capture and nodes.
-    events: BTreeMap<u64, (u64, Vec<NodeId>)>,
+    events: BTreeMap<EventId, (u64, Vec<NodeId>)>,
     last: u64,
 }
 
@@ -171,7 +172,7 @@ impl Captures {
         stream: StreamKey,
         mode: CaptureMode,
         thread: u64,
-        graph: u64,
+        graph: GraphId,
         dependencies: &[NodeId],
     ) -> Result<u64, CaptureError> {
         if self.of(stream.id).is_some() {
@@ -195,7 +196,7 @@ impl Captures {
     }
 
     /// How a stream stands.
-    pub fn status(&self, stream: u64) -> CaptureStatus {
+    pub fn status(&self, stream: StreamId) -> CaptureStatus {
         match self.of(stream) {
             None => CaptureStatus::None,
             Some((_, capture)) if capture.valid => CaptureStatus::Active,
@@ -207,7 +208,7 @@ impl Captures {
     ///
     /// # Errors
     /// It takes part in none, or in one that has failed.
-    pub fn info(&self, stream: u64) -> Result<CaptureInfo, CaptureError> {
+    pub fn info(&self, stream: StreamId) -> Result<CaptureInfo, CaptureError> {
         let (id, capture) = self.of(stream).ok_or(CaptureError::NotCapturing)?;
         if !capture.valid {
             return Err(CaptureError::Invalidated);
@@ -221,7 +222,7 @@ impl Captures {
     }
 
     /// A node was added for the stream: what follows depends on it alone.
-    pub fn advance(&mut self, stream: u64, node: NodeId) {
+    pub fn advance(&mut self, stream: StreamId, node: NodeId) {
         if let Some((_, nodes)) = self.of_mut(stream).and_then(|c| c.streams.get_mut(&stream)) {
             *nodes = vec![node];
         }
@@ -233,7 +234,7 @@ impl Captures {
     /// The stream is not being captured.
     pub fn set_dependencies(
         &mut self,
-        stream: u64,
+        stream: StreamId,
         nodes: &[NodeId],
         replace: bool,
     ) -> Result<(), CaptureError> {
@@ -252,7 +253,7 @@ impl Captures {
     ///
     /// # Errors
     /// The stream's capture has failed.
-    pub fn record(&mut self, stream: u64, event: u64) -> Result<bool, CaptureError> {
+    pub fn record(&mut self, stream: StreamId, event: EventId) -> Result<bool, CaptureError> {
         match self.info(stream) {
             Ok(info) => {
                 self.events.insert(event, (info.id, info.dependencies));
@@ -274,7 +275,7 @@ impl Captures {
     pub fn wait(
         &mut self,
         stream: StreamKey,
-        event: u64,
+        event: EventId,
         recorded: bool,
     ) -> Result<Waited, CaptureError> {
         let own = self.of(stream.id).map(|(id, _)| id);
@@ -315,7 +316,12 @@ impl Captures {
     /// # Errors
     /// The stream is not the origin, or the thread is another than the one that began (nothing changes
     /// then); the capture has failed, or a stream was not joined (it is over then, without a graph).
-    pub fn end(&mut self, stream: u64, thread: u64, graph: &Graph) -> Result<u64, CaptureError> {
+    pub fn end(
+        &mut self,
+        stream: StreamId,
+        thread: u64,
+        graph: &Graph,
+    ) -> Result<GraphId, CaptureError> {
         let (id, capture) = self.of(stream).ok_or(CaptureError::NotCapturing)?;
         if capture.origin != stream {
             return Err(CaptureError::Unmatched);
@@ -342,19 +348,19 @@ impl Captures {
     }
 
     /// The caller's name for the graph that a stream is captured into, even if the capture has failed.
-    pub fn graph_of(&self, stream: u64) -> Option<u64> {
+    pub fn graph_of(&self, stream: StreamId) -> Option<GraphId> {
         self.of(stream).map(|(_, capture)| capture.graph)
     }
 
     /// The stream's capture has failed.
-    pub fn invalidate(&mut self, stream: u64) {
+    pub fn invalidate(&mut self, stream: StreamId) {
         if let Some(capture) = self.of_mut(stream) {
             capture.valid = false;
         }
     }
 
     /// A stream is destroyed: a capture that it takes part in has failed, one begun in it is over.
-    pub fn remove_stream(&mut self, stream: u64) {
+    pub fn remove_stream(&mut self, stream: StreamId) {
         if let Some((id, capture)) = self.of(stream) {
             if capture.origin == stream {
                 self.captures.remove(&id);
@@ -365,17 +371,17 @@ impl Captures {
     }
 
     /// An event is destroyed.
-    pub fn remove_event(&mut self, event: u64) {
+    pub fn remove_event(&mut self, event: EventId) {
         self.events.remove(&event);
     }
 
     /// Whether the event was last recorded in a captured stream.
-    pub fn is_captured(&self, event: u64) -> bool {
+    pub fn is_captured(&self, event: EventId) -> bool {
         self.events.contains_key(&event)
     }
 
     /// The capture in which the event was last recorded has failed.
-    pub fn invalidate_event(&mut self, event: u64) {
+    pub fn invalidate_event(&mut self, event: EventId) {
         let capture = self
             .events
             .get(&event)
@@ -390,7 +396,7 @@ impl Captures {
     ///
     /// # Errors
     /// It was.
-    pub fn forbid_captured(&mut self, event: u64) -> Result<(), CaptureError> {
+    pub fn forbid_captured(&mut self, event: EventId) -> Result<(), CaptureError> {
         let Some((id, _)) = self.events.get(&event) else {
             return Ok(());
         };
@@ -407,7 +413,7 @@ impl Captures {
     ///
     /// # Errors
     /// The stream is being captured.
-    pub fn forbid_on(&mut self, stream: u64) -> Result<(), CaptureError> {
+    pub fn forbid_on(&mut self, stream: StreamId) -> Result<(), CaptureError> {
         match self.status(stream) {
             CaptureStatus::None => Ok(()),
             CaptureStatus::Active => {
@@ -422,7 +428,7 @@ impl Captures {
     ///
     /// # Errors
     /// One is; its capture is invalid now.
-    pub fn forbid_implicit(&mut self, context: u64) -> Result<(), CaptureError> {
+    pub fn forbid_implicit(&mut self, context: ContextId) -> Result<(), CaptureError> {
         let ordered = |key: &StreamKey| key.blocking && key.context == context;
         let mut refused = false;
         for capture in self.captures.values_mut() {
@@ -467,7 +473,7 @@ impl Captures {
         }
     }
 
-    fn of(&self, stream: u64) -> Option<(u64, &Capture)> {
+    fn of(&self, stream: StreamId) -> Option<(u64, &Capture)> {
         let found = self
             .captures
             .iter()
@@ -475,7 +481,7 @@ impl Captures {
         found.map(|(id, capture)| (*id, capture))
     }
 
-    fn of_mut(&mut self, stream: u64) -> Option<&mut Capture> {
+    fn of_mut(&mut self, stream: StreamId) -> Option<&mut Capture> {
         self.captures
             .values_mut()
             .find(|capture| capture.streams.contains_key(&stream))
@@ -496,17 +502,17 @@ mod tests {
     use crate::{EdgeData, NodeKind};
 
     const A: StreamKey = StreamKey {
-        id: 1,
-        context: 1,
+        id: StreamId::from_raw(1),
+        context: ContextId::from_raw(1),
         blocking: true,
     };
     const B: StreamKey = StreamKey {
-        id: 2,
-        context: 1,
+        id: StreamId::from_raw(2),
+        context: ContextId::from_raw(1),
         blocking: false,
     };
-    const EVENT: u64 = 10;
-    const OTHER: u64 = 11;
+    const EVENT: EventId = EventId::from_raw(10);
+    const OTHER: EventId = EventId::from_raw(11);
 
     struct World {
         captures: Captures,
@@ -516,7 +522,9 @@ mod tests {
     impl World {
         fn capturing() -> Self {
             let mut captures = Captures::default();
-            captures.begin(A, CaptureMode::Global, 7, 100, &[]).unwrap();
+            captures
+                .begin(A, CaptureMode::Global, 7, GraphId::from_raw(100), &[])
+                .unwrap();
             Self {
                 captures,
                 graph: Graph::new(),
@@ -541,7 +549,10 @@ mod tests {
         let mut world = World::capturing();
         let (a, b) = (world.work(A), world.work(A));
         assert_eq!(world.graph.node(b).unwrap().dependencies[0].0, a);
-        assert_eq!(world.captures.end(A.id, 7, &world.graph), Ok(100));
+        assert_eq!(
+            world.captures.end(A.id, 7, &world.graph),
+            Ok(GraphId::from_raw(100))
+        );
         assert_eq!(world.captures.status(A.id), CaptureStatus::None);
     }
 
@@ -565,7 +576,10 @@ mod tests {
             world.captures.end(A.id, 8, &world.graph),
             Err(CaptureError::WrongThread)
         );
-        assert_eq!(world.captures.end(A.id, 7, &world.graph), Ok(100));
+        assert_eq!(
+            world.captures.end(A.id, 7, &world.graph),
+            Ok(GraphId::from_raw(100))
+        );
     }
 
     #[test]
@@ -589,7 +603,7 @@ mod tests {
         let mut world = World::capturing();
         world
             .captures
-            .begin(B, CaptureMode::Relaxed, 7, 101, &[])
+            .begin(B, CaptureMode::Relaxed, 7, GraphId::from_raw(101), &[])
             .unwrap();
         world.captures.record(A.id, EVENT).unwrap();
         assert_eq!(
@@ -605,7 +619,9 @@ mod tests {
         use CaptureMode::{Global, Relaxed, ThreadLocal};
         let refused = |mode, thread, own| {
             let mut captures = Captures::default();
-            captures.begin(A, mode, 7, 1, &[]).unwrap();
+            captures
+                .begin(A, mode, 7, GraphId::from_raw(1), &[])
+                .unwrap();
             captures.forbid_unsafe(thread, own).is_err()
         };
         assert!(refused(Global, 8, Global) && refused(Global, 7, ThreadLocal));
@@ -640,11 +656,18 @@ mod tests {
     #[test]
     fn the_legacy_stream_is_shut_only_by_blocking_streams_of_its_context() {
         let mut captures = Captures::default();
-        captures.begin(B, CaptureMode::Global, 7, 1, &[]).unwrap();
-        assert_eq!(captures.forbid_implicit(1), Ok(()));
-        captures.begin(A, CaptureMode::Global, 7, 1, &[]).unwrap();
-        assert_eq!(captures.forbid_implicit(2), Ok(()));
-        assert_eq!(captures.forbid_implicit(1), Err(CaptureError::Implicit));
+        captures
+            .begin(B, CaptureMode::Global, 7, GraphId::from_raw(1), &[])
+            .unwrap();
+        assert_eq!(captures.forbid_implicit(ContextId::from_raw(1)), Ok(()));
+        captures
+            .begin(A, CaptureMode::Global, 7, GraphId::from_raw(1), &[])
+            .unwrap();
+        assert_eq!(captures.forbid_implicit(ContextId::from_raw(2)), Ok(()));
+        assert_eq!(
+            captures.forbid_implicit(ContextId::from_raw(1)),
+            Err(CaptureError::Implicit)
+        );
         assert_eq!(captures.status(A.id), CaptureStatus::Invalidated);
         assert_eq!(captures.status(B.id), CaptureStatus::Active);
     }

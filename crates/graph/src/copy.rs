@@ -8,6 +8,7 @@
 //!               slice 1: ...
 //! ```
 
+use fermata_abi::op::{ArrayId, ContextId};
 use serde::{Deserialize, Serialize};
 
 /// What kind of memory one end of a copy is.
@@ -30,8 +31,8 @@ pub struct CopyEnd {
     pub place: Place,
     /// Address, or handle of an array.
     pub address: u64,
-    /// Handle of the context it belongs to in peer copies; 0 means the current one.
-    pub context: u64,
+    /// The context it belongs to in peer copies; 0 means the current one.
+    pub context: ContextId,
     /// First byte within a row.
     pub x_bytes: u64,
     /// First row.
@@ -50,13 +51,23 @@ impl CopyEnd {
         Self {
             place,
             address,
-            context: 0,
+            context: ContextId::NULL,
             x_bytes: 0,
             y: 0,
             z: 0,
             pitch: 0,
             height: 0,
         }
+    }
+
+    /// The start of an array, whose pitch and height come from the array.
+    pub fn of_array(array: ArrayId) -> Self {
+        Self::linear(Place::Array, array.raw())
+    }
+
+    /// The array, if the end is in one.
+    pub fn array(&self) -> Option<ArrayId> {
+        (self.place == Place::Array).then(|| ArrayId::from_raw(self.address))
     }
 
     /// Byte offset from `address` of row `row` in slice `slice` of the box, or `None` on overflow.

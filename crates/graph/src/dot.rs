@@ -69,6 +69,7 @@ fn details(kind: &NodeKind) -> String {
 mod tests {
     use super::*;
     use crate::EdgeData;
+    use fermata_abi::op::EventId;
 
     #[test]
     fn nodes_edges_and_inner_graphs_are_drawn() {
@@ -79,7 +80,10 @@ mod tests {
             .add(NodeKind::ChildGraph(Box::new(inner)), &[])
             .unwrap();
         graph
-            .add(NodeKind::EventWait(0x20), &[(first, EdgeData::default())])
+            .add(
+                NodeKind::EventWait(EventId::from_raw(0x20)),
+                &[(first, EdgeData::default())],
+            )
             .unwrap();
         let text = print(&graph, true);
         assert!(text.contains("\"graph_node_1\" -> \"graph_node_2\""));

@@ -287,8 +287,10 @@ fn not_a_child(node: NodeId, kind: &NodeKind) -> GraphError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use fermata_abi::op::EventId;
     use proptest::prelude::*;
+
+    use super::*;
 
     const PLAIN: EdgeData = EdgeData {
         from_port: 0,
@@ -347,7 +349,11 @@ mod tests {
     fn a_node_keeps_its_kind() {
         let mut graph = Graph::new();
         let a = graph.add(NodeKind::Empty, &[]).unwrap();
-        assert!(graph.set(a, NodeKind::EventWait(1)).is_err());
+        assert!(
+            graph
+                .set(a, NodeKind::EventWait(EventId::from_raw(1)))
+                .is_err()
+        );
     }
 
     proptest! {
@@ -375,7 +381,7 @@ mod tests {
             let mut graph = Graph::new();
             let mut last = Vec::new();
             for value in 0..count {
-                last = vec![(graph.add(NodeKind::EventRecord(value as u64), &last).unwrap(), PLAIN)];
+                last = vec![(graph.add(NodeKind::EventRecord(EventId::from_raw(value as u64)), &last).unwrap(), PLAIN)];
             }
             let bytes = postcard::to_stdvec(&graph).unwrap();
             prop_assert_eq!(postcard::from_bytes::<Graph>(&bytes).unwrap(), graph);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fermata_abi::op::EventId;
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
@@ -66,10 +67,10 @@ pub enum NodeKind {
     ChildGraph(Box<Graph>),
     /// Nothing; joins edges.
     Empty,
-    /// Wait for an event, by handle.
-    EventWait(u64),
-    /// Record an event, by handle.
-    EventRecord(u64),
+    /// Wait for an event.
+    EventWait(EventId),
+    /// Record an event.
+    EventRecord(EventId),
     /// Allocate memory.
     MemAlloc(MemAllocNode),
     /// Free memory of an allocation node, by address.

@@ -1,5 +1,6 @@
 //! The parameters of graph nodes, owned.
 
+use fermata_abi::op::{ContextId, FunctionId};
 use serde::{Deserialize, Serialize};
 
 /// A launch attribute as CUDA passes it: its id and the 64 bytes of the value.
@@ -14,10 +15,10 @@ pub struct LaunchAttribute {
 /// A kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelNode {
-    /// Handle of a function or kernel.
-    pub function: u64,
+    /// The function.
+    pub function: FunctionId,
     /// Context the launch belongs to; 0 means the function's.
-    pub context: u64,
+    pub context: ContextId,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.

@@ -219,6 +219,7 @@ fn memset(before: &MemsetNode, after: &MemsetNode) -> bool {
 mod tests {
     use super::*;
     use crate::{CopyEnd, EdgeData, Place};
+    use fermata_abi::op::{ContextId, FunctionId};
 
     const PLAIN: EdgeData = EdgeData {
         from_port: 0,
@@ -294,8 +295,8 @@ mod tests {
 
     fn launch(params: u8) -> NodeKind {
         NodeKind::Kernel(KernelNode {
-            function: 1,
-            context: 0,
+            function: FunctionId::from_raw(1),
+            context: ContextId::from_raw(0),
             grid: [1; 3],
             block: [1; 3],
             shared_bytes: 0,
@@ -358,7 +359,7 @@ mod tests {
         change(&[3, 2], 1, 8).apply(&mut graph).expect("changed");
         assert_eq!(NodeKind::ChildGraph(graph.clone()), nested([1, 2, 8], 0));
         let mut special = change(&[], 1, 5);
-        special.kernel.to_mut().context = 4;
+        special.kernel.to_mut().context = ContextId::from_raw(4);
         for wrong in [
             change(&[], 2, 5),
             change(&[2], 1, 5),

@@ -2,6 +2,7 @@
 //!
 //! The rules are those of `fermata_graph::capture`; here streams, events and threads get their numbers.
 
+use fermata_abi::op::{ContextId, EventId, GraphId, StreamId};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ fn refused(error: CaptureError) -> CuError {
 
 fn key(stream: &Stream) -> StreamKey {
     StreamKey {
-        id: stream.id,
-        context: stream.context.id,
+        id: StreamId::from_raw(stream.id),
+        context: ContextId::from_raw(stream.context.id),
         blocking: stream.kind != StreamKind::NonBlocking,
     }
 }
@@ -97,9 +98,9 @@ pub fn forbid_unsafe() -> Result {
 /// It is so; the capture is invalid now.
 pub fn forbid_on(stream: &Stream) -> Result {
     rule((), |captures| {
-        captures.forbid_on(stream.id)?;
+        captures.forbid_on(StreamId::from_raw(stream.id))?;
         match stream.kind {
-            StreamKind::Legacy => captures.forbid_implicit(stream.context.id),
+            StreamKind::Legacy => captures.forbid_implicit(ContextId::from_raw(stream.context.id)),
             _ => Ok(()),
         }
     })
@@ -110,7 +111,9 @@ pub fn forbid_on(stream: &Stream) -> Result {
 /// # Errors
 /// It does.
 pub fn forbid_captured(event: &Event) -> Result {
-    rule((), |captures| captures.forbid_captured(event.handle))
+    rule((), |captures| {
+        captures.forbid_captured(EventId::from_raw(event.handle))
+    })
 }
 
 /// Whether the stream is being captured, even if that has failed.
@@ -123,7 +126,9 @@ pub fn status(stream: &Stream) -> CaptureStatus {
     CAPTURES
         .lock()
         .as_ref()
-        .map_or(CaptureStatus::None, |captures| captures.status(stream.id))
+        .map_or(CaptureStatus::None, |captures| {
+            captures.status(StreamId::from_raw(stream.id))
+        })
 }
 
 /// The capture that the stream takes part in.
@@ -135,7 +140,9 @@ pub fn info(stream: &Stream) -> Result<CaptureInfo> {
     let captures = captures
         .as_ref()
         .ok_or(refused(CaptureError::NotCapturing))?;
-    captures.info(stream.id).map_err(refused)
+    captures
+        .info(StreamId::from_raw(stream.id))
+        .map_err(refused)
 }
 
 /// Begins to capture a stream into a new graph.
@@ -163,7 +170,13 @@ pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[N
     let mut captures = CAPTURES.lock();
     let captures = captures.get_or_insert_default();
     captures
-        .begin(key(stream), mode, thread(), graph.handle, after)
+        .begin(
+            key(stream),
+            mode,
+            thread(),
+            GraphId::from_raw(graph.handle),
+            after,
+        )
         .map(drop)
         .map_err(refused)
 }
@@ -179,18 +192,18 @@ pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
         .as_mut()
         .ok_or(refused(CaptureError::NotCapturing))?;
     let handle = captures
-        .graph_of(stream.id)
+        .graph_of(StreamId::from_raw(stream.id))
         .ok_or(refused(CaptureError::NotCapturing))?;
-    let object = driver.graphs().get(handle).ok_or(INVALID_VALUE)?;
+    let object = driver.graphs().get(handle.raw()).ok_or(INVALID_VALUE)?;
     let graph = object.with(|graph| Ok(graph.clone()))?;
-    let ended = captures.end(stream.id, thread(), &graph);
+    let ended = captures.end(StreamId::from_raw(stream.id), thread(), &graph);
     if matches!(
         ended,
         Err(CaptureError::Unmatched | CaptureError::WrongThread)
     ) {
         return ended.map(|_| object).map_err(refused);
     }
-    let made = MADE.lock().remove(&handle);
+    let made = MADE.lock().remove(&handle.raw());
     if ended.is_err() && made {
         object.destroy(driver)?;
     }
@@ -207,21 +220,21 @@ pub fn set_dependencies(stream: &Stream, nodes: &[NodeId], replace: bool) -> Res
         .as_mut()
         .ok_or(refused(CaptureError::NotCapturing))?;
     captures
-        .set_dependencies(stream.id, nodes, replace)
+        .set_dependencies(StreamId::from_raw(stream.id), nodes, replace)
         .map_err(refused)
 }
 
 /// A stream goes away.
 pub fn abandon(stream: &Stream) {
     if let Some(captures) = &mut *CAPTURES.lock() {
-        captures.remove_stream(stream.id);
+        captures.remove_stream(StreamId::from_raw(stream.id));
     }
 }
 
 /// An event goes away.
 pub fn forget_event(event: u64) {
     if let Some(captures) = &mut *CAPTURES.lock() {
-        captures.remove_event(event);
+        captures.remove_event(EventId::from_raw(event));
     }
 }
 
@@ -245,7 +258,7 @@ pub fn submit(stream: &Arc<Stream>, kind: NodeKind) -> Result {
 /// Adds a node to the graph that a stream is captured into.
 fn add_node(driver: &Driver, stream: &Stream, kind: NodeKind) -> Result {
     let info = info(stream)?;
-    let graph = GraphObject::resolve(driver, info.graph)?;
+    let graph = GraphObject::resolve(driver, info.graph.raw())?;
     let after: Vec<_> = info
         .dependencies
         .iter()
@@ -253,7 +266,7 @@ fn add_node(driver: &Driver, stream: &Stream, kind: NodeKind) -> Result {
         .collect();
     let node = graph.with_mut(|graph| graph.add(kind, &after))?;
     if let Some(captures) = &mut *CAPTURES.lock() {
-        captures.advance(stream.id, node);
+        captures.advance(StreamId::from_raw(stream.id), node);
     }
     Ok(())
 }
@@ -264,9 +277,18 @@ fn add_node(driver: &Driver, stream: &Stream, kind: NodeKind) -> Result {
 /// The context is dead, or the stream's capture has failed.
 pub fn record_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
     if flags & cu::CU_EVENT_RECORD_EXTERNAL != 0 && is_capturing(stream) {
-        return add_node(driver::get()?, stream, NodeKind::EventRecord(event.handle));
+        return add_node(
+            driver::get()?,
+            stream,
+            NodeKind::EventRecord(EventId::from_raw(event.handle)),
+        );
     }
-    if rule(false, |captures| captures.record(stream.id, event.handle))? {
+    if rule(false, |captures| {
+        captures.record(
+            StreamId::from_raw(stream.id),
+            EventId::from_raw(event.handle),
+        )
+    })? {
         return Ok(());
     }
     forbid_on(stream)?;
@@ -279,15 +301,21 @@ pub fn record_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
 /// The context is dead, or captures and other work would be mixed.
 pub fn wait_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
     if flags & cu::CU_EVENT_WAIT_EXTERNAL != 0 && is_capturing(stream) {
-        return add_node(driver::get()?, stream, NodeKind::EventWait(event.handle));
+        return add_node(
+            driver::get()?,
+            stream,
+            NodeKind::EventWait(EventId::from_raw(event.handle)),
+        );
     }
     let recorded = event.mark().is_some();
     let waited = rule(Waited::Outside, |captures| {
-        if stream.kind == StreamKind::Legacy && captures.is_captured(event.handle) {
-            captures.invalidate_event(event.handle);
+        if stream.kind == StreamKind::Legacy
+            && captures.is_captured(EventId::from_raw(event.handle))
+        {
+            captures.invalidate_event(EventId::from_raw(event.handle));
             return Err(CaptureError::Implicit);
         }
-        captures.wait(key(stream), event.handle, recorded)
+        captures.wait(key(stream), EventId::from_raw(event.handle), recorded)
     })?;
     if waited == Waited::Captured {
         return Ok(());

@@ -1,5 +1,6 @@
 //! Launches: from what the program said to checked work.
 
+use fermata_abi::op::ContextId;
 use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
@@ -23,8 +24,8 @@ use crate::work::KernelWork;
 /// # Errors
 /// Shape, shared memory, parameters or attributes are not possible for this function.
 pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<KernelWork> {
-    let function = Function::resolve(driver, node.function)?;
-    if node.context == 0 && function.module.context.id != context.id {
+    let function = Function::resolve(driver, node.function.raw())?;
+    if node.context == ContextId::NULL && function.module.context.id != context.id {
         return Err(INVALID_HANDLE);
     }
     check_supported(&function)?;

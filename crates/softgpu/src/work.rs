@@ -44,8 +44,8 @@ impl Work {
             NodeKind::Host(call) if call.function == 0 => return Err(INVALID_VALUE),
             NodeKind::Host(call) => Self::Host(*call),
             NodeKind::Empty | NodeKind::MemAlloc(_) => Self::Nothing,
-            NodeKind::EventRecord(event) => Self::Record(event_of(driver, *event)?.begin()),
-            NodeKind::EventWait(event) => event_of(driver, *event)?
+            NodeKind::EventRecord(event) => Self::Record(event_of(driver, event.raw())?.begin()),
+            NodeKind::EventWait(event) => event_of(driver, event.raw())?
                 .mark()
                 .map_or(Self::Nothing, Self::Wait),
             // Memory of a graph stays for its next launch.
@@ -63,7 +63,7 @@ impl Work {
     pub fn check(driver: &Driver, context: &Arc<Context>, kind: &NodeKind) -> Result {
         match kind {
             NodeKind::EventRecord(event) | NodeKind::EventWait(event) => {
-                event_of(driver, *event).map(drop)
+                event_of(driver, event.raw()).map(drop)
             }
             kind => Self::build(driver, context, kind).map(drop),
         }

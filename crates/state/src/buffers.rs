@@ -1,6 +1,6 @@
 //! Everything with content, by number. The number is what an image's chunk table refers to.
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, ArrayId, MemoryId, ModuleId};
 
 use crate::{Memory, Session};
 
@@ -10,18 +10,18 @@ pub enum BufferOwner {
     /// An allocation.
     Allocation(Address),
     /// Physical memory.
-    Memory(Handle),
+    Memory(MemoryId),
     /// A host region.
     Host(Address),
     /// A device variable.
     Variable {
         /// Its module.
-        module: Handle,
+        module: ModuleId,
         /// Its name.
         name: String,
     },
     /// An array, rows packed.
-    Array(Handle),
+    Array(ArrayId),
 }
 
 /// Content to be saved and loaded.
@@ -87,8 +87,8 @@ impl Session {
     }
 
     /// Physical memory that is not another process's.
-    pub fn own_memories(&self) -> impl Iterator<Item = (Handle, &Memory)> {
-        let own = |(handle, _): &(Handle, &Memory)| !self.is_fetched(*handle);
+    pub fn own_memories(&self) -> impl Iterator<Item = (MemoryId, &Memory)> {
+        let own = |(handle, _): &(MemoryId, &Memory)| !self.is_fetched(*handle);
         self.memories.iter().filter(own)
     }
 

@@ -1,6 +1,5 @@
 //! Why an operation on the object graph was refused.
 
-use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 
 /// An operation that does not fit what exists.
@@ -12,7 +11,7 @@ pub enum StateError {
         /// What was looked for.
         kind: &'static str,
         /// Its handle or address.
-        handle: Handle,
+        handle: u64,
         /// The `CUresult` for it.
         code: cu::CUresult,
     },
@@ -22,7 +21,7 @@ pub enum StateError {
         /// What was to be made.
         kind: &'static str,
         /// Its handle or address.
-        handle: Handle,
+        handle: u64,
     },
     /// Something else does not fit.
     #[error("{kind} {handle:#x}: {reason}")]
@@ -30,7 +29,7 @@ pub enum StateError {
         /// The object's kind.
         kind: &'static str,
         /// Its handle or address.
-        handle: Handle,
+        handle: u64,
         /// What is wrong.
         reason: &'static str,
     },

@@ -1,6 +1,6 @@
 //! A module that stays in the driver although the program has unloaded it.
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::ContextId;
 use serde::{Deserialize, Serialize};
 
 use crate::ImageId;
@@ -10,7 +10,7 @@ use crate::ImageId;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptModule {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// Its image.
     pub image: ImageId,
     /// Bytes of its variables.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Handle, HostKind};
+use fermata_abi::op::{Address, ContextId, HostKind, MemoryId};
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::Kind;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// Index of its device.
     pub device: u32,
     /// Bytes asked for.
@@ -31,7 +31,7 @@ pub struct HostRegion {
     /// Flags given by the program.
     pub flags: u32,
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// Number of its content.
     pub buffer: u64,
 }
@@ -66,32 +66,42 @@ pub struct Mapping {
     /// Where it begins in the memory.
     pub offset: u64,
     /// The memory.
-    pub memory: Handle,
+    pub memory: MemoryId,
     /// `CUmemAccess_flags` by device.
     pub access: BTreeMap<u32, u32>,
 }
 
 impl Kind for Allocation {
+    type Key = Address;
+
     const NAME: &'static str = "allocation";
     const MISSING: cu::CUresult = cu::CUDA_ERROR_INVALID_VALUE;
 }
 
 impl Kind for HostRegion {
+    type Key = Address;
+
     const NAME: &'static str = "host region";
     const MISSING: cu::CUresult = cu::CUDA_ERROR_INVALID_VALUE;
 }
 
 impl Kind for Reservation {
+    type Key = Address;
+
     const NAME: &'static str = "reservation";
     const MISSING: cu::CUresult = cu::CUDA_ERROR_INVALID_VALUE;
 }
 
 impl Kind for Memory {
+    type Key = MemoryId;
+
     const NAME: &'static str = "physical memory";
     const MISSING: cu::CUresult = cu::CUDA_ERROR_INVALID_VALUE;
 }
 
 impl Kind for Mapping {
+    type Key = Address;
+
     const NAME: &'static str = "mapping";
     const MISSING: cu::CUresult = cu::CUDA_ERROR_INVALID_VALUE;
 }

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{Address, Handle, Mipmap};
+use fermata_abi::op::{
+    Address, ArrayId, ContextId, EventId, ExecId, FunctionId, Mipmap, MipmapId, ModuleId, StreamId,
+    TextureId,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::Graph;
 use serde::{Deserialize, Serialize};
@@ -43,7 +46,7 @@ pub struct Context {
     /// Limits that were set, by `CUlimit`.
     pub limits: BTreeMap<u32, u64>,
     /// Contexts whose memory it may reach.
-    pub peers: BTreeSet<Handle>,
+    pub peers: BTreeSet<ContextId>,
 }
 
 /// BLAKE3 of a module image.
@@ -84,7 +87,7 @@ pub struct Variable {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Module {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// Its image.
     pub image: ImageId,
     /// Place in the order in which modules were loaded.
@@ -97,7 +100,7 @@ pub struct Module {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     /// Its module.
-    pub module: Handle,
+    pub module: ModuleId,
     /// Its name.
     pub name: String,
     /// Attributes that were set, by `CUfunction_attribute`.
@@ -108,7 +111,7 @@ pub struct Function {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// `CU_STREAM_*`.
     pub flags: u32,
     /// Its priority.
@@ -119,7 +122,7 @@ pub struct Stream {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// `CU_EVENT_*`.
     pub flags: u32,
     /// Whether it has been recorded.
@@ -130,7 +133,7 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executable {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`.
     pub flags: u64,
     /// What it does.
@@ -141,18 +144,18 @@ pub struct Executable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TextureKey {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// Whether it is a surface object.
     pub surface: bool,
     /// The driver's number.
-    pub object: u64,
+    pub object: TextureId,
 }
 
 /// Which texture or surface reference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReferenceKey {
     /// Its module.
-    pub module: Handle,
+    pub module: ModuleId,
     /// Whether it is a surface reference.
     pub surface: bool,
     /// Its name in there.
@@ -163,7 +166,7 @@ pub struct ReferenceKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MipmappedArray {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// Its shape and its levels.
     pub shape: Mipmap,
 }
@@ -172,7 +175,7 @@ pub struct MipmappedArray {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
     /// Elements in a row.
     pub width: u64,
     /// Rows, 0 for one dimension.
@@ -192,8 +195,10 @@ pub struct Array {
 }
 
 macro_rules! kinds {
-    ($($type:ident: $name:literal, $missing:ident;)*) => {
+    ($($type:ident by $key:ty: $name:literal, $missing:ident;)*) => {
         $(impl Kind for $type {
+            type Key = $key;
+
             const NAME: &'static str = $name;
             const MISSING: cu::CUresult = cu::$missing;
         })*
@@ -201,12 +206,12 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Context: "context", CUDA_ERROR_INVALID_CONTEXT;
-    Module: "module", CUDA_ERROR_INVALID_HANDLE;
-    Function: "function", CUDA_ERROR_INVALID_HANDLE;
-    Stream: "stream", CUDA_ERROR_INVALID_HANDLE;
-    Event: "event", CUDA_ERROR_INVALID_HANDLE;
-    Executable: "executable graph", CUDA_ERROR_INVALID_VALUE;
-    Array: "array", CUDA_ERROR_INVALID_HANDLE;
-    MipmappedArray: "mipmapped array", CUDA_ERROR_INVALID_HANDLE;
+    Context by ContextId: "context", CUDA_ERROR_INVALID_CONTEXT;
+    Module by ModuleId: "module", CUDA_ERROR_INVALID_HANDLE;
+    Function by FunctionId: "function", CUDA_ERROR_INVALID_HANDLE;
+    Stream by StreamId: "stream", CUDA_ERROR_INVALID_HANDLE;
+    Event by EventId: "event", CUDA_ERROR_INVALID_HANDLE;
+    Executable by ExecId: "executable graph", CUDA_ERROR_INVALID_VALUE;
+    Array by ArrayId: "array", CUDA_ERROR_INVALID_HANDLE;
+    MipmappedArray by MipmapId: "mipmapped array", CUDA_ERROR_INVALID_HANDLE;
 }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, FunctionId, ModuleId};
 
 use crate::session::handles;
 use crate::{ImageId, KeptModule, Module, Session, StateError};
@@ -24,7 +24,7 @@ pub const KEPT_BYTES: u64 = 64 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Retired {
     /// Its functions, which are gone.
-    pub functions: Vec<Handle>,
+    pub functions: Vec<FunctionId>,
     /// Its place in the order if it is kept; else it is gone, too.
     pub kept: Option<u64>,
 }
@@ -33,7 +33,7 @@ pub struct Retired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
     /// A module of the program.
-    Module(Handle),
+    Module(ModuleId),
     /// A kept one, by its place in the order.
     Kept(u64),
 }
@@ -73,7 +73,11 @@ impl Session {
     ///
     /// # Errors
     /// There is no such module.
-    pub fn retire_module(&mut self, handle: Handle, may_keep: bool) -> Result<Retired, StateError> {
+    pub fn retire_module(
+        &mut self,
+        handle: ModuleId,
+        may_keep: bool,
+    ) -> Result<Retired, StateError> {
         let (module, functions) = self.take_module(handle)?;
         let kept = KeptModule {
             context: module.context,
@@ -106,7 +110,7 @@ impl Session {
 
     /// `image` is about to be loaded into `context`: if it was loaded before, and unloaded with everything after it,
     /// it comes to its place again. The answer is what must be unloaded for that, by place, in this order.
-    pub fn rewind(&mut self, context: Handle, image: &ImageId) -> Vec<u64> {
+    pub fn rewind(&mut self, context: ContextId, image: &ImageId) -> Vec<u64> {
         let last = self.modules.iter().map(|(_, it)| it.serial).max();
         let mut unused = self.kept.range(last.map_or(0, |last| last + 1)..);
         let same = unused.find(|(_, it)| it.context == context && it.image == *image);
@@ -136,8 +140,8 @@ impl Session {
     /// Takes a module and its functions out; the caller has to say where it went.
     pub(crate) fn take_module(
         &mut self,
-        handle: Handle,
-    ) -> Result<(Module, Vec<Handle>), StateError> {
+        handle: ModuleId,
+    ) -> Result<(Module, Vec<FunctionId>), StateError> {
         let module = self.modules.remove(handle)?;
         let of_module = self.functions.take_where(|it| it.module == handle);
         self.references.retain(|key, _| key.module != handle);

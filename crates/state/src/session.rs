@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle, Mipmap, Texture};
+use fermata_abi::op::{
+    Address, ArrayId, ContextId, EventId, ExecId, FunctionId, HeldImageId, MemoryId, Mipmap,
+    MipmapId, ModuleId, StreamId, Texture,
+};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -62,7 +65,7 @@ pub struct Session {
     /// go. Its staged bytes are the program's.
     pub queued: Vec<Queued>,
     /// Images that the program holds as libraries, whether they are modules or not.
-    pub(crate) held: BTreeMap<Handle, ImageId>,
+    pub(crate) held: BTreeMap<HeldImageId, ImageId>,
     /// What is known of images.
     pub(crate) facts: BTreeMap<ImageId, ImageFacts>,
     /// Memory shared with other processes; in the file it comes behind the session.
@@ -94,7 +97,7 @@ pub struct Queued {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferred {
     /// The context.
-    pub context: Handle,
+    pub context: ContextId,
     /// A `CUresult`, not success.
     pub code: u32,
     /// What failed, in words.
@@ -107,26 +110,26 @@ pub struct Removed {
     /// Allocations.
     pub allocations: Vec<(Address, Allocation)>,
     /// Functions.
-    pub functions: Vec<Handle>,
+    pub functions: Vec<FunctionId>,
     /// Modules.
-    pub modules: Vec<Handle>,
+    pub modules: Vec<ModuleId>,
     /// Kept modules by their place in the order.
     pub kept: Vec<u64>,
     /// Streams.
-    pub streams: Vec<Handle>,
+    pub streams: Vec<StreamId>,
     /// Events.
-    pub events: Vec<Handle>,
+    pub events: Vec<EventId>,
     /// Executable graphs.
-    pub executables: Vec<Handle>,
+    pub executables: Vec<ExecId>,
     /// Arrays.
-    pub arrays: Vec<Handle>,
+    pub arrays: Vec<ArrayId>,
     /// Texture and surface objects.
     pub textures: Vec<TextureKey>,
     /// Arrays with levels, and their levels.
-    pub mipmaps: Vec<(Handle, Vec<Handle>)>,
+    pub mipmaps: Vec<(MipmapId, Vec<ArrayId>)>,
 }
 
-pub(crate) fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
+pub(crate) fn handles<H, T>(taken: Vec<(H, T)>) -> Vec<H> {
     taken.into_iter().map(|(handle, _)| handle).collect()
 }
 
@@ -178,7 +181,7 @@ impl Session {
     /// The handle is taken.
     pub fn hold_image(
         &mut self,
-        handle: Handle,
+        handle: HeldImageId,
         id: ImageId,
         image: &ImageBytes,
     ) -> Result<(), StateError> {
@@ -186,7 +189,7 @@ impl Session {
             let (kind, reason) = ("image", "there is one already");
             return Err(StateError::Invalid {
                 kind,
-                handle,
+                handle: handle.raw(),
                 reason,
             });
         }
@@ -196,18 +199,18 @@ impl Session {
     }
 
     /// An image that the program holds.
-    pub fn held_image(&self, handle: Handle) -> Option<(ImageId, &ImageBytes)> {
+    pub fn held_image(&self, handle: HeldImageId) -> Option<(ImageId, &ImageBytes)> {
         let id = self.held.get(&handle)?;
         Some((*id, self.images.get(id)?))
     }
 
     /// The images that the program holds.
-    pub fn held_images(&self) -> impl Iterator<Item = (Handle, ImageId)> + '_ {
+    pub fn held_images(&self) -> impl Iterator<Item = (HeldImageId, ImageId)> + '_ {
         self.held.iter().map(|(handle, id)| (*handle, *id))
     }
 
     /// The program holds the image no more; its modules keep it.
-    pub fn release_image(&mut self, handle: Handle) {
+    pub fn release_image(&mut self, handle: HeldImageId) {
         if let Some(id) = self.held.remove(&handle) {
             self.drop_unused(&id);
         }
@@ -253,8 +256,8 @@ impl Session {
     /// The handle is taken or the context unknown.
     pub fn add_module(
         &mut self,
-        handle: Handle,
-        context: Handle,
+        handle: ModuleId,
+        context: ContextId,
         (id, image): (ImageId, ImageBytes),
     ) -> Result<(), StateError> {
         self.contexts.get(context)?;
@@ -279,7 +282,7 @@ impl Session {
     /// There is no such module.
     pub fn add_variable(
         &mut self,
-        module: Handle,
+        module: ModuleId,
         name: &str,
         address: Address,
         size: u64,
@@ -309,7 +312,7 @@ impl Session {
     ///
     /// # Errors
     /// There is no such context.
-    pub fn remove_context(&mut self, handle: Handle) -> Result<Removed, StateError> {
+    pub fn remove_context(&mut self, handle: ContextId) -> Result<Removed, StateError> {
         self.contexts.remove(handle)?;
         for (_, context) in self.contexts.iter_mut() {
             context.peers.remove(&handle);
@@ -339,7 +342,7 @@ impl Session {
             .map(|(it, known)| (it, known.shape.levels))
             .collect();
         let arrays = handles(self.arrays.take_where(|it| it.context == handle));
-        let is_level = |array: &Handle| removed.mipmaps.iter().any(|(_, it)| it.contains(array));
+        let is_level = |array: &ArrayId| removed.mipmaps.iter().any(|(_, it)| it.contains(array));
         removed.arrays = arrays.into_iter().filter(|it| !is_level(it)).collect();
         let textures = self.textures.extract_if(.., |key, _| key.context == handle);
         removed.textures = textures.map(|(key, _)| key).collect();
@@ -352,8 +355,8 @@ impl Session {
     /// A handle is taken.
     pub fn add_mipmap(
         &mut self,
-        handle: Handle,
-        context: Handle,
+        handle: MipmapId,
+        context: ContextId,
         shape: Mipmap,
         bytes: &[u64],
     ) -> Result<(), StateError> {
@@ -380,7 +383,7 @@ impl Session {
     ///
     /// # Errors
     /// There is none.
-    pub fn remove_mipmap(&mut self, handle: Handle) -> Result<MipmappedArray, StateError> {
+    pub fn remove_mipmap(&mut self, handle: MipmapId) -> Result<MipmappedArray, StateError> {
         let gone = self.mipmaps.remove(handle)?;
         for level in &gone.shape.levels {
             self.arrays.remove(*level)?;
@@ -389,7 +392,7 @@ impl Session {
     }
 
     /// Whether an array is a level of another.
-    pub fn is_level(&self, array: Handle) -> bool {
+    pub fn is_level(&self, array: ArrayId) -> bool {
         self.mipmaps
             .iter()
             .any(|(_, it)| it.shape.levels.contains(&array))
@@ -399,13 +402,13 @@ impl Session {
     ///
     /// # Errors
     /// Unknown, or let go before.
-    pub fn release_memory(&mut self, handle: Handle) -> Result<bool, StateError> {
+    pub fn release_memory(&mut self, handle: MemoryId) -> Result<bool, StateError> {
         let memory = self.memories.get_mut(handle)?;
         if memory.released {
             let reason = "it has been released already";
             return Err(StateError::Invalid {
                 kind: "physical memory",
-                handle,
+                handle: handle.raw(),
                 reason,
             });
         }
@@ -423,7 +426,7 @@ impl Session {
         Ok(mapping)
     }
 
-    fn collect_memory(&mut self, handle: Handle) -> bool {
+    fn collect_memory(&mut self, handle: MemoryId) -> bool {
         let released = self
             .memories
             .get(handle)
@@ -457,7 +460,7 @@ impl Session {
     }
 
     /// Whether physical memory is another process's.
-    pub fn is_fetched(&self, memory: Handle) -> bool {
+    pub fn is_fetched(&self, memory: MemoryId) -> bool {
         self.sharing.fetched.contains_key(&memory)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle, Sharer};
+use fermata_abi::op::{Address, MemoryId, Sharer};
 use serde::{Deserialize, Serialize};
 
 /// What a process shares, and what it has of others.
@@ -13,7 +13,7 @@ pub struct Sharing {
     /// What it shares, by the number of its content.
     pub shared: BTreeMap<u64, Shared>,
     /// Where its physical memory comes from that it has fetched.
-    pub fetched: BTreeMap<Handle, Fetched>,
+    pub fetched: BTreeMap<MemoryId, Fetched>,
 }
 
 /// Memory that others may fetch.
@@ -22,7 +22,7 @@ pub enum Shared {
     /// An allocation, by its address.
     Allocation(Address),
     /// Physical memory.
-    Memory(Handle),
+    Memory(MemoryId),
 }
 
 /// Memory of another process.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fermata_abi::op::Raw;
 use fermata_abi::sys::driver::CUresult;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,8 @@ use crate::StateError;
 
 /// What a kind of object is called, and what a program is told when one is missing.
 pub trait Kind {
+    /// What names one: a handle of its kind, or an address.
+    type Key: Raw;
     /// Name in messages.
     const NAME: &'static str;
     /// `CUresult` for a handle that is none.
@@ -17,20 +20,26 @@ pub trait Kind {
 
 /// Objects of one kind, in the order of their handles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Table<T>(BTreeMap<u64, T>);
+#[serde(
+    transparent,
+    bound(
+        serialize = "T: Kind + Serialize",
+        deserialize = "T: Kind + Deserialize<'de>"
+    )
+)]
+pub struct Table<T: Kind>(BTreeMap<T::Key, T>);
 
-impl<T> Default for Table<T> {
+impl<T: Kind> Default for Table<T> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
 impl<T: Kind> Table<T> {
-    fn unknown(handle: u64) -> StateError {
+    fn unknown(handle: T::Key) -> StateError {
         StateError::Unknown {
             kind: T::NAME,
-            handle,
+            handle: handle.raw(),
             code: T::MISSING,
         }
     }
@@ -39,11 +48,11 @@ impl<T: Kind> Table<T> {
     ///
     /// # Errors
     /// The handle is taken.
-    pub fn insert(&mut self, handle: u64, object: T) -> Result<(), StateError> {
+    pub fn insert(&mut self, handle: T::Key, object: T) -> Result<(), StateError> {
         if self.0.contains_key(&handle) {
             return Err(StateError::Exists {
                 kind: T::NAME,
-                handle,
+                handle: handle.raw(),
             });
         }
         self.0.insert(handle, object);
@@ -54,7 +63,7 @@ impl<T: Kind> Table<T> {
     ///
     /// # Errors
     /// There is none.
-    pub fn get(&self, handle: u64) -> Result<&T, StateError> {
+    pub fn get(&self, handle: T::Key) -> Result<&T, StateError> {
         self.0.get(&handle).ok_or_else(|| Self::unknown(handle))
     }
 
@@ -62,7 +71,7 @@ impl<T: Kind> Table<T> {
     ///
     /// # Errors
     /// There is none.
-    pub fn get_mut(&mut self, handle: u64) -> Result<&mut T, StateError> {
+    pub fn get_mut(&mut self, handle: T::Key) -> Result<&mut T, StateError> {
         self.0.get_mut(&handle).ok_or_else(|| Self::unknown(handle))
     }
 
@@ -70,27 +79,27 @@ impl<T: Kind> Table<T> {
     ///
     /// # Errors
     /// There is none.
-    pub fn remove(&mut self, handle: u64) -> Result<T, StateError> {
+    pub fn remove(&mut self, handle: T::Key) -> Result<T, StateError> {
         self.0.remove(&handle).ok_or_else(|| Self::unknown(handle))
     }
 
     /// Whether the handle is taken.
-    pub fn contains(&self, handle: u64) -> bool {
+    pub fn contains(&self, handle: T::Key) -> bool {
         self.0.contains_key(&handle)
     }
 
     /// All objects.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &T)> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (T::Key, &T)> {
         self.0.iter().map(|(handle, object)| (*handle, object))
     }
 
     /// All objects, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (T::Key, &mut T)> {
         self.0.iter_mut().map(|(handle, object)| (*handle, object))
     }
 
     /// The object at the highest handle not above `handle`.
-    pub fn at_or_below(&self, handle: u64) -> Option<(u64, &T)> {
+    pub fn at_or_below(&self, handle: T::Key) -> Option<(T::Key, &T)> {
         self.0
             .range(..=handle)
             .next_back()
@@ -108,8 +117,8 @@ impl<T: Kind> Table<T> {
     }
 
     /// Takes out what `which` picks; the answer is what was taken.
-    pub fn take_where(&mut self, which: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
-        let picked: Vec<u64> = self
+    pub fn take_where(&mut self, which: impl Fn(&T) -> bool) -> Vec<(T::Key, T)> {
+        let picked: Vec<T::Key> = self
             .0
             .iter()
             .filter(|(_, object)| which(object))

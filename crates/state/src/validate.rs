@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Handle, Op};
+use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Op, Raw};
 
 use crate::{ImageId, Session, Shared, StateError};
 
 fn rule(
     kept: bool,
     kind: &'static str,
-    handle: Handle,
+    handle: impl Raw,
     reason: &'static str,
 ) -> Result<(), StateError> {
     if kept {
@@ -17,7 +17,7 @@ fn rule(
     } else {
         Err(StateError::Invalid {
             kind,
-            handle,
+            handle: handle.raw(),
             reason,
         })
     }
@@ -76,16 +76,16 @@ impl Session {
 
     fn check_handles(&self) -> Result<(), StateError> {
         let reason = "its handle is reserved";
-        let all = (self.contexts.iter().map(|(handle, _)| handle))
-            .chain(self.modules.iter().map(|(handle, _)| handle))
-            .chain(self.functions.iter().map(|(handle, _)| handle))
-            .chain(self.streams.iter().map(|(handle, _)| handle))
-            .chain(self.events.iter().map(|(handle, _)| handle))
-            .chain(self.executables.iter().map(|(handle, _)| handle))
-            .chain(self.arrays.iter().map(|(handle, _)| handle))
-            .chain(self.mipmaps.iter().map(|(handle, _)| handle))
-            .chain(self.memories.iter().map(|(handle, _)| handle))
-            .chain(self.held.keys().copied());
+        let all = (self.contexts.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.modules.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.functions.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.streams.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.events.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.executables.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.arrays.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.mipmaps.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.memories.iter().map(|(handle, _)| handle.raw()))
+            .chain(self.held.keys().map(|handle| handle.raw()));
         for handle in all {
             rule(handle >= FIRST_HANDLE, "object", handle, reason)?;
         }
@@ -95,7 +95,7 @@ impl Session {
     fn check_device(
         &self,
         kind: &'static str,
-        handle: Handle,
+        handle: impl Raw,
         device: u32,
     ) -> Result<(), StateError> {
         rule(
@@ -166,7 +166,12 @@ impl Session {
     fn check_images(&self, stored: &BTreeSet<ImageId>) -> Result<(), StateError> {
         for (id, image) in &self.images {
             let content = *id == ImageId::of(image.bytes());
-            rule(content, "module image", 0, "its content has another hash")?;
+            rule(
+                content,
+                "module image",
+                0u64,
+                "its content has another hash",
+            )?;
         }
         let missing = "its image is missing";
         let is_there = |id: &ImageId| self.images.contains_key(id) || stored.contains(id);
@@ -180,7 +185,7 @@ impl Session {
             rule(is_there(image), "library", *handle, missing)?;
         }
         for id in self.facts.keys() {
-            rule(is_there(id), "module image", 0, "facts without an image")?;
+            rule(is_there(id), "module image", 0u64, "facts without an image")?;
         }
         Ok(())
     }
@@ -261,7 +266,7 @@ impl Session {
         const KIND: &str = "shared memory";
         let sharing = &self.sharing;
         let named = sharing.shared.is_empty() || sharing.own.is_some();
-        rule(named, KIND, 0, "its process has no name")?;
+        rule(named, KIND, 0u64, "its process has no name")?;
         for (buffer, shared) in &sharing.shared {
             let number = match shared {
                 Shared::Allocation(address) => self.allocations.get(*address)?.buffer,

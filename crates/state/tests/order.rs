@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use fermata_abi::op::{ContextId, ModuleId};
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_state::{
     Context, Device, ImageBytes, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session,
 };
 
-const CONTEXT: u64 = 0x100;
-const OTHER: u64 = 0x101;
+const CONTEXT: ContextId = ContextId::from_raw(0x100);
+const OTHER: ContextId = ContextId::from_raw(0x101);
 
 fn session() -> Session {
     let device = Device {
@@ -40,17 +41,26 @@ fn image(bytes: &[u8]) -> (ImageId, ImageBytes) {
 fn load(session: &mut Session, handle: u64, letter: u8, size: u64) -> Vec<u64> {
     let again = session.rewind(CONTEXT, &ImageId::of(&[letter]));
     session
-        .add_module(handle, CONTEXT, image(&[letter]))
+        .add_module(ModuleId::from_raw(handle), CONTEXT, image(&[letter]))
         .unwrap();
     let name = format!("of_{}", letter as char);
     session
-        .add_variable(handle, &name, 0x1000 * handle, size, true)
+        .add_variable(
+            ModuleId::from_raw(handle),
+            &name,
+            0x1000 * handle,
+            size,
+            true,
+        )
         .unwrap();
     again
 }
 
 fn unload(session: &mut Session, handle: u64) -> Option<u64> {
-    session.retire_module(handle, true).unwrap().kept
+    session
+        .retire_module(ModuleId::from_raw(handle), true)
+        .unwrap()
+        .kept
 }
 
 #[test]
@@ -62,8 +72,8 @@ fn an_unloaded_module_keeps_its_place_for_a_restore() {
     load(&mut session, 0x203, b'c', 4);
     let order = [
         Loaded::Kept(1),
-        Loaded::Module(0x202),
-        Loaded::Module(0x203),
+        Loaded::Module(ModuleId::from_raw(0x202)),
+        Loaded::Module(ModuleId::from_raw(0x203)),
     ];
     assert_eq!(session.load_order(), order);
     let kept = &session.kept()[&1];
@@ -118,14 +128,19 @@ fn what_does_not_fit_leaves_a_gap_before_later_modules_only() {
 fn a_context_takes_its_modules_along_and_leaves_gaps_before_those_of_others() {
     let mut session = session();
     load(&mut session, 0x201, b'a', 4);
-    session.add_module(0x202, OTHER, image(b"o")).unwrap();
     session
-        .add_variable(0x202, "of_o", 0x9000, 4, true)
+        .add_module(ModuleId::from_raw(0x202), OTHER, image(b"o"))
+        .unwrap();
+    session
+        .add_variable(ModuleId::from_raw(0x202), "of_o", 0x9000, 4, true)
         .unwrap();
     load(&mut session, 0x203, b'b', 4);
     unload(&mut session, 0x201).unwrap();
     let removed = session.remove_context(CONTEXT).unwrap();
-    assert_eq!((removed.kept, removed.modules), (vec![1], vec![0x203]));
+    assert_eq!(
+        (removed.kept, removed.modules),
+        (vec![1], vec![ModuleId::from_raw(0x203)])
+    );
     assert_eq!(session.unsettled_variable(), Some("of_o"));
     assert_eq!(session.validate(), Ok(()));
     session.remove_context(OTHER).unwrap();

@@ -4,7 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Mipmap, Op, Resource, Texture};
+use fermata_abi::op::{
+    ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId, HostKind,
+    MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
+};
 use fermata_state::records::{self, RecordError};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Fetched, Function, HostRegion, IMAGE_BUFFERS,
@@ -61,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn nth<T: fermata_state::Kind>(table: &fermata_state::Table<T>, pick: usize) -> Option<u64> {
+fn nth<T: fermata_state::Kind>(table: &fermata_state::Table<T>, pick: usize) -> Option<T::Key> {
     (!table.is_empty()).then(|| table.iter().nth(pick % table.len()).unwrap().0)
 }
 
@@ -98,7 +101,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
             let limits = BTreeMap::from([(1, 2)]);
             s.contexts
                 .insert(
-                    handle,
+                    ContextId::from_raw(handle),
                     Context {
                         device,
                         flags: 0,
@@ -112,7 +115,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
         Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
         Step::Module(pick, image) => s
             .add_module(
-                handle,
+                ModuleId::from_raw(handle),
                 nth(&s.contexts, pick)?,
                 ImageBytes::from(image).named(),
             )
@@ -127,20 +130,25 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                 prints: true,
                 ..ImageFacts::default()
             };
-            s.hold_image(handle, id, &image).ok()?;
+            s.hold_image(HeldImageId::from_raw(handle), id, &image)
+                .ok()?;
             s.set_facts(id, facts);
             Some(())
         }
         Step::ReleaseImage(pick) => {
-            let held: Vec<u64> = s.held_images().map(|it| it.0).collect();
+            let held: Vec<HeldImageId> = s.held_images().map(|it| it.0).collect();
             s.release_image(*held.get(pick % held.len().max(1))?);
             Some(())
         }
         Step::Again(pick, image) => {
             let context = nth(&s.contexts, pick)?;
             let _ = s.rewind(context, &ImageId::of(&image));
-            s.add_module(handle, context, ImageBytes::from(image).named())
-                .ok()
+            s.add_module(
+                ModuleId::from_raw(handle),
+                context,
+                ImageBytes::from(image).named(),
+            )
+            .ok()
         }
         Step::GiveUp => {
             s.give_up_kept();
@@ -152,13 +160,15 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                 name: "k".into(),
                 attributes: BTreeMap::new(),
             };
-            s.functions.insert(handle, function).ok()
+            s.functions
+                .insert(FunctionId::from_raw(handle), function)
+                .ok()
         }
         Step::Stream(pick) => {
             let context = nth(&s.contexts, pick)?;
             s.streams
                 .insert(
-                    handle,
+                    StreamId::from_raw(handle),
                     Stream {
                         context,
                         flags: 1,
@@ -172,7 +182,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
             let context = nth(&s.contexts, pick)?;
             s.events
                 .insert(
-                    handle,
+                    EventId::from_raw(handle),
                     Event {
                         context,
                         flags: 0,
@@ -206,7 +216,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                 size,
                 kind: HostKind::Pinned,
                 flags: 0,
-                context: 0x100,
+                context: ContextId::from_raw(0x100),
                 buffer,
             };
             s.host_regions.insert(HOST_BASE + address, region).ok()
@@ -216,7 +226,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
             s.reservations.insert(at, Reservation { size }).ok()?;
             s.memories
                 .insert(
-                    handle,
+                    MemoryId::from_raw(handle),
                     Memory {
                         device: 1,
                         size,
@@ -233,7 +243,7 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                     Mapping {
                         size,
                         offset: 0,
-                        memory: handle,
+                        memory: MemoryId::from_raw(handle),
                         access,
                     },
                 )
@@ -270,11 +280,11 @@ proptest! {
     #[test]
     fn only_live_objects_are_left(steps in prop::collection::vec(step(), 0..80)) {
         let mut session = run(steps);
-        let contexts: Vec<u64> = session.contexts.iter().map(|(handle, _)| handle).collect();
+        let contexts: Vec<ContextId> = session.contexts.iter().map(|(handle, _)| handle).collect();
         for context in contexts {
             session.remove_context(context).unwrap();
         }
-        let held: Vec<u64> = session.held_images().map(|it| it.0).collect();
+        let held: Vec<HeldImageId> = session.held_images().map(|it| it.0).collect();
         for image in held {
             session.release_image(image);
         }
@@ -344,7 +354,7 @@ fn states_of_older_versions_have_none_of_what_came_later() {
         text: "x".to_owned(),
     });
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
-    session.deferred[0].context = 0x9990;
+    session.deferred[0].context = ContextId::from_raw(0x9990);
     assert!(session.validate().is_err());
 }
 
@@ -355,10 +365,10 @@ fn textures_are_read_back_and_go_with_their_context() {
     let key = TextureKey {
         context,
         surface: true,
-        object: 5,
+        object: TextureId::from_raw(5),
     };
     let surface = Texture {
-        resource: Resource::Array(0x7770),
+        resource: Resource::Array(ArrayId::from_raw(0x7770)),
         sampler: None,
         view: None,
     };
@@ -366,7 +376,7 @@ fn textures_are_read_back_and_go_with_their_context() {
     session.tensor_maps.add([3; 128], 0x1000, 64);
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
     let elsewhere = TextureKey {
-        context: 0x9990,
+        context: ContextId::from_raw(0x9990),
         ..key
     };
     session.textures.insert(elsewhere, surface);
@@ -386,14 +396,14 @@ fn references_are_read_back_and_go_with_their_module() {
         name: "out".to_owned(),
     };
     let bound = Texture {
-        resource: Resource::Array(0x7770),
+        resource: Resource::Array(ArrayId::from_raw(0x7770)),
         sampler: None,
         view: None,
     };
     session.references.insert(key.clone(), bound.clone());
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
     let elsewhere = ReferenceKey {
-        module: 0x9990,
+        module: ModuleId::from_raw(0x9990),
         ..key
     };
     session.references.insert(elsewhere.clone(), bound);
@@ -415,22 +425,42 @@ fn mipmaps_are_read_back_with_their_levels_and_go_with_them() {
         format: 32,
         channels: 1,
         flags: 0,
-        levels: vec![0x8010, 0x8020, 0x8030],
+        levels: vec![
+            ArrayId::from_raw(0x8010),
+            ArrayId::from_raw(0x8020),
+            ArrayId::from_raw(0x8030),
+        ],
     };
     let bytes = [128, 32, 8];
     session
-        .add_mipmap(0x8000, context, shape.clone(), &bytes)
+        .add_mipmap(MipmapId::from_raw(0x8000), context, shape.clone(), &bytes)
         .unwrap();
-    assert_eq!(session.arrays.get(0x8020).unwrap().width, 4);
-    assert!(session.is_level(0x8030) && !session.is_level(0x8000));
+    assert_eq!(
+        session.arrays.get(ArrayId::from_raw(0x8020)).unwrap().width,
+        4
+    );
+    assert!(
+        session.is_level(ArrayId::from_raw(0x8030)) && !session.is_level(ArrayId::from_raw(0x8000))
+    );
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
-    session.arrays.get_mut(0x8020).unwrap().width = 5;
+    session
+        .arrays
+        .get_mut(ArrayId::from_raw(0x8020))
+        .unwrap()
+        .width = 5;
     assert!(session.validate().is_err(), "no level has this size");
-    session.arrays.get_mut(0x8020).unwrap().width = 4;
+    session
+        .arrays
+        .get_mut(ArrayId::from_raw(0x8020))
+        .unwrap()
+        .width = 4;
     let removed = session.clone().remove_context(context).unwrap();
-    assert_eq!(removed.mipmaps, [(0x8000, shape.levels)]);
+    assert_eq!(
+        removed.mipmaps,
+        [(MipmapId::from_raw(0x8000), shape.levels)]
+    );
     assert!(removed.arrays.is_empty(), "levels are none of their own");
-    session.remove_mipmap(0x8000).unwrap();
+    session.remove_mipmap(MipmapId::from_raw(0x8000)).unwrap();
     assert!(session.arrays.is_empty());
 }
 
@@ -505,12 +535,18 @@ fn with_images(long: &ImageBytes) -> Session {
     let mut session = run(vec![Step::Context(0)]);
     let context = session.contexts.iter().next().unwrap().0;
     let (id, long) = long.clone().named();
-    session.add_module(0x900, context, (id, long)).unwrap();
+    session
+        .add_module(ModuleId::from_raw(0x900), context, (id, long))
+        .unwrap();
     let (id, long) = session.images().next().unwrap();
     let (id, long) = (*id, long.clone());
-    session.hold_image(0x901, id, &long).unwrap();
+    session
+        .hold_image(HeldImageId::from_raw(0x901), id, &long)
+        .unwrap();
     let (id, short) = ImageBytes::from(&b"short"[..]).named();
-    session.hold_image(0x902, id, &short).unwrap();
+    session
+        .hold_image(HeldImageId::from_raw(0x902), id, &short)
+        .unwrap();
     session
 }
 
@@ -534,7 +570,7 @@ fn a_long_image_is_left_to_the_store_under_a_number_that_its_content_gives() {
 
     // The same number in another session.
     let mut other = with_images(&long);
-    other.release_image(0x902);
+    other.release_image(HeldImageId::from_raw(0x902));
     assert_eq!(records::encode(&other).unwrap().images[0].0, *number);
 
     let refused = |images: Vec<ImageBytes>| {
@@ -553,7 +589,9 @@ fn images_whose_hashes_would_give_the_same_number_have_different_ones() {
         let mut hash = [0xff; 32];
         hash[31] = last;
         let handle = 0x900 + u64::from(last);
-        session.hold_image(handle, ImageId(hash), &long).unwrap();
+        session
+            .hold_image(HeldImageId::from_raw(handle), ImageId(hash), &long)
+            .unwrap();
     }
     let encoded = records::encode(&session).unwrap();
     let numbers: Vec<u64> = encoded.images.iter().map(|it| it.0).collect();
@@ -567,11 +605,17 @@ fn images_whose_hashes_would_give_the_same_number_have_different_ones() {
 fn an_image_goes_with_the_last_that_refers_to_it() {
     let long = ImageBytes::from(vec![7; STORED_FROM]);
     let mut session = with_images(&long);
-    let (id, _) = session.held_image(0x901).unwrap();
+    let (id, _) = session.held_image(HeldImageId::from_raw(0x901)).unwrap();
     session.set_facts(id, ImageFacts::default());
-    session.release_image(0x901);
+    session.release_image(HeldImageId::from_raw(0x901));
     assert!(session.image(&id).is_some() && session.facts(&id).is_some());
-    assert_eq!(session.retire_module(0x900, false).unwrap().kept, None);
+    assert_eq!(
+        session
+            .retire_module(ModuleId::from_raw(0x900), false)
+            .unwrap()
+            .kept,
+        None
+    );
     assert!(session.image(&id).is_none() && session.facts(&id).is_none());
     assert_eq!(session.images().count(), 1);
 }
@@ -587,7 +631,10 @@ fn content_of_fetched_memory_is_its_owners_and_what_is_shared_goes_with_its_memo
             released: false,
             buffer: session.number_buffer(),
         };
-        session.memories.insert(handle, memory).unwrap();
+        session
+            .memories
+            .insert(MemoryId::from_raw(handle), memory)
+            .unwrap();
     }
     let from = Fetched {
         sharer: [2; 16],
@@ -595,23 +642,26 @@ fn content_of_fetched_memory_is_its_owners_and_what_is_shared_goes_with_its_memo
     };
     session.sharing = Sharing {
         own: Some([1; 16]),
-        shared: [(1, Shared::Memory(0x100))].into(),
-        fetched: [(0x110, from)].into(),
+        shared: [(1, Shared::Memory(MemoryId::from_raw(0x100)))].into(),
+        fetched: [(MemoryId::from_raw(0x110), from)].into(),
     };
     session.validate().unwrap();
     let numbers: Vec<u64> = session.buffers().iter().map(|it| it.number).collect();
     assert_eq!(numbers, [1]);
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
     let mut wrong = session.clone();
-    wrong.sharing.shared.insert(2, Shared::Memory(0x110));
+    wrong
+        .sharing
+        .shared
+        .insert(2, Shared::Memory(MemoryId::from_raw(0x110)));
     assert!(wrong.validate().is_err(), "it is another process's");
-    wrong.sharing.shared = [(2, Shared::Memory(0x100))].into();
+    wrong.sharing.shared = [(2, Shared::Memory(MemoryId::from_raw(0x100)))].into();
     assert!(wrong.validate().is_err(), "the number is another's");
-    wrong.sharing.shared = [(1, Shared::Memory(0x100))].into();
+    wrong.sharing.shared = [(1, Shared::Memory(MemoryId::from_raw(0x100)))].into();
     wrong.sharing.own = None;
     assert!(wrong.validate().is_err(), "the process has no name");
-    session.release_memory(0x100).unwrap();
-    session.release_memory(0x110).unwrap();
+    session.release_memory(MemoryId::from_raw(0x100)).unwrap();
+    session.release_memory(MemoryId::from_raw(0x110)).unwrap();
     assert!(session.sharing.shared.is_empty() && session.sharing.fetched.is_empty());
     session.validate().unwrap();
 }

@@ -3,7 +3,7 @@
 //! The bytes are the same, which a test demands for every shape of launch; only the way there is shorter, a
 //! tenth of the instructions. A launch with attributes takes the ordinary way.
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{FunctionId, StreamRef};
 
 use crate::shm::Window;
 
@@ -14,7 +14,7 @@ const TAG: u8 = 0;
 #[derive(Debug, Clone, Copy)]
 pub struct BareLaunch<'a> {
     /// The function.
-    pub function: Handle,
+    pub function: FunctionId,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
@@ -36,7 +36,7 @@ pub(crate) fn encode(room: &mut Window<'_>, launch: &BareLaunch<'_>) -> bool {
     let [u, v, w] = launch.block.map(u64::from);
     let (shared, cooperative) = (u64::from(launch.shared), launch.cooperative);
     room.push(TAG)
-        && number(room, launch.function)
+        && number(room, launch.function.raw())
         && if x | y | z | u | v | w | shared < 0x80 {
             // A byte each.
             let (grid, block) = (x | y << 8 | z << 16, u | v << 8 | w << 16);
@@ -50,8 +50,8 @@ pub(crate) fn encode(room: &mut Window<'_>, launch: &BareLaunch<'_>) -> bool {
         && room.extend(launch.params)
         // No attributes.
         && room.push(0)
-        && number(room, launch.stream.context)
-        && number(room, launch.stream.stream)
+        && number(room, launch.stream.context.raw())
+        && number(room, launch.stream.stream.raw())
 }
 
 /// Seven bits a byte, the lowest first; all but the last with the eighth bit set.
@@ -83,7 +83,7 @@ fn long_number(room: &mut Window<'_>, mut value: u64) -> bool {
 mod tests {
     use std::os::fd::AsFd;
 
-    use fermata_abi::op::{Launch, Op};
+    use fermata_abi::op::{ContextId, Launch, Op, StreamId};
     use proptest::prelude::*;
 
     use super::*;
@@ -115,7 +115,11 @@ mod tests {
             let small_enough = |it: u32| if small { it % 130 } else { it };
             let (grid, block) = (grid.map(small_enough), block.map(small_enough));
             let shared = small_enough(shared);
-            let stream = StreamRef { context, stream };
+            let function = FunctionId::from_raw(function);
+            let stream = StreamRef {
+                context: ContextId::from_raw(context),
+                stream: StreamId::from_raw(stream),
+            };
             let bare = BareLaunch {
                 function,
                 grid,

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use fermata_abi::op::{Address, Handle, ToProgram};
+use fermata_abi::op::{Address, FileId, ToProgram};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -35,7 +35,7 @@ pub enum FromProgram {
     /// A file with a module image, sent before the operation that names the same number.
     File {
         /// The number.
-        file: Handle,
+        file: FileId,
     },
 }
 

@@ -122,6 +122,7 @@ impl Write for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermata_abi::op::EventId;
 
     #[test]
     fn an_operation_is_counted_by_its_name() {
@@ -132,7 +133,12 @@ mod tests {
             rows: Mutex::default(),
         };
         for _ in 0..3 {
-            tally.add_op(&Op::EventQuery { event: 0x110 }, Duration::from_nanos(5));
+            tally.add_op(
+                &Op::EventQuery {
+                    event: EventId::from_raw(0x110),
+                },
+                Duration::from_nanos(5),
+            );
         }
         tally.add_op(&Op::Drain, Duration::from_nanos(7));
         let text = std::fs::read_to_string(&folder).unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{EventId, Op};
 use fermata_wire::{Config, Consumer, Event, Producer, Side, WireError, create};
 use proptest::prelude::*;
 
@@ -108,7 +108,7 @@ proptest! {
     fn any_flipped_bytes_in_a_full_ring(flips in prop::collection::vec((0u64..4096, any::<u8>()), 1..8)) {
         let mut pair = pair();
         for id in 0..80 {
-            pair.producer.post(&Op::EventDestroy { event: id }).unwrap();
+            pair.producer.post(&Op::EventDestroy { event: EventId::from_raw(id) }).unwrap();
         }
         for (at, byte) in flips {
             pair.poke(RING + at, &[byte]);

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fermata_abi::op::{
-    Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram,
+    Blob, ContextId, EventId, FunctionId, Launch, ModuleId, ModuleInfo, Op, Place, Reply,
+    ReplyBody, StreamId, StreamRef, ToProgram,
 };
 use fermata_wire::{
     Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, Ticket, WireError, create,
@@ -20,8 +21,8 @@ use proptest::prelude::*;
 /// Until a test gives up: what it waits for comes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
 const STREAM: StreamRef = StreamRef {
-    context: 0x100,
-    stream: 1,
+    context: ContextId::from_raw(0x100),
+    stream: StreamId::from_raw(1),
 };
 
 fn pair(config: Config) -> (Producer, Consumer) {
@@ -41,7 +42,7 @@ fn small() -> Config {
 }
 
 /// Answers requests until the program closes; returns the numbers of `EventDestroy` in order.
-fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
+fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<EventId>> {
     thread::spawn(move || {
         let replier = consumer.replier();
         let staging = consumer.staging();
@@ -59,7 +60,9 @@ fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
                     continue;
                 }
                 Op::ModuleFunctions { module } => {
-                    names.functions = (0..module).map(|n| format!("kernel_{n:08}")).collect();
+                    names.functions = (0..module.raw())
+                        .map(|n| format!("kernel_{n:08}"))
+                        .collect();
                     ReplyBody::Module(names)
                 }
                 Op::Copy {
@@ -101,7 +104,11 @@ fn threads_keep_their_order_through_a_ring_that_is_always_full() {
             let producer = &producer;
             scope.spawn(move || {
                 for id in base..base + 2000 {
-                    producer.post(&Op::EventDestroy { event: id }).unwrap();
+                    producer
+                        .post(&Op::EventDestroy {
+                            event: EventId::from_raw(id),
+                        })
+                        .unwrap();
                 }
             });
         }
@@ -110,8 +117,10 @@ fn threads_keep_their_order_through_a_ring_that_is_always_full() {
     let seen = server.join().unwrap();
     assert_eq!(seen.len(), 6000);
     for base in [0u64, 1 << 32, 1 << 33] {
-        let own = seen.iter().filter(|id| (base..base + 2000).contains(id));
-        assert!(own.copied().eq(base..base + 2000));
+        let own = seen
+            .iter()
+            .filter(|id| (base..base + 2000).contains(&id.raw()));
+        assert!(own.map(|id| id.raw()).eq(base..base + 2000));
     }
 }
 
@@ -194,8 +203,8 @@ fn a_request_that_does_not_fit_costs_no_slot() {
     ends(move || {
         for _ in 0..2 * small().slots {
             let function = Op::FunctionGet {
-                function: 1,
-                module: 2,
+                function: FunctionId::from_raw(1),
+                module: ModuleId::from_raw(2),
                 name: &long,
             };
             let refused = producer.request(&function, None).map(drop);
@@ -221,26 +230,41 @@ fn a_worker_that_keeps_up_is_sent_around_near_the_start() {
     // skip the rest of the ring.
     let long = "x".repeat(200 << 10);
     for id in 0..20_000 {
-        producer.post(&Op::EventDestroy { event: id }).unwrap();
+        producer
+            .post(&Op::EventDestroy {
+                event: EventId::from_raw(id),
+            })
+            .unwrap();
         if id % 100 == 0 {
             let name = if id % 1000 == 0 { &*long } else { "short" };
             let function = Op::FunctionGet {
-                function: 1,
-                module: 2,
+                function: FunctionId::from_raw(1),
+                module: ModuleId::from_raw(2),
                 name,
             };
             assert_eq!(producer.ask(&function, &mut buffer).unwrap().status, 0);
         }
     }
     producer.close();
-    assert!(server.join().unwrap().into_iter().eq(0..20_000));
+    assert!(
+        server
+            .join()
+            .unwrap()
+            .into_iter()
+            .map(EventId::raw)
+            .eq(0..20_000)
+    );
 }
 
 #[test]
 fn room_for_an_operation_is_waited_for_until_the_worker_takes_some() {
     let (producer, mut consumer) = pair(small());
     while producer.await_room(Duration::ZERO).unwrap() {
-        producer.post(&Op::EventDestroy { event: 1 }).unwrap();
+        producer
+            .post(&Op::EventDestroy {
+                event: EventId::from_raw(1),
+            })
+            .unwrap();
     }
     assert!(!producer.await_room(Duration::from_millis(1)).unwrap());
     thread::scope(|scope| {
@@ -249,7 +273,12 @@ fn room_for_an_operation_is_waited_for_until_the_worker_takes_some() {
         assert!(waiting.join().unwrap());
     });
     drop(consumer);
-    while producer.post(&Op::EventDestroy { event: 1 }).is_ok() {}
+    while producer
+        .post(&Op::EventDestroy {
+            event: EventId::from_raw(1),
+        })
+        .is_ok()
+    {}
     assert!(matches!(
         producer.await_room(PATIENCE),
         Err(WireError::PeerGone(_))
@@ -268,7 +297,13 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
                 for k in 0..200 {
                     let size = n * 1000 + k;
                     let reply = producer
-                        .ask(&Op::MemAlloc { context: 1, size }, &mut buffer)
+                        .ask(
+                            &Op::MemAlloc {
+                                context: ContextId::from_raw(1),
+                                size,
+                            },
+                            &mut buffer,
+                        )
                         .unwrap();
                     assert_eq!(reply.body, ReplyBody::U64(size));
                 }
@@ -283,7 +318,9 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
 fn large_answers_use_the_overflow_range_or_are_refused() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);
-    let load = Op::ModuleFunctions { module: 1000 };
+    let load = Op::ModuleFunctions {
+        module: ModuleId::from_raw(1000),
+    };
     let room = producer.stage(32 << 10).unwrap();
     let mut buffer = Vec::new();
     let reply = producer
@@ -345,7 +382,13 @@ fn a_dead_worker_is_noticed_while_waiting() {
     let error = producer.ask(&Op::Drain, &mut Vec::new()).unwrap_err();
     assert!(matches!(error, WireError::PeerGone("worker")), "{error}");
     killer.join().unwrap();
-    let full = (0..1000).find_map(|id| producer.post(&Op::EventDestroy { event: id }).err());
+    let full = (0..1000).find_map(|id| {
+        producer
+            .post(&Op::EventDestroy {
+                event: EventId::from_raw(id),
+            })
+            .err()
+    });
     assert!(matches!(full, Some(WireError::PeerGone("worker"))));
 }
 
@@ -438,10 +481,17 @@ fn a_renewed_ring_serves_again_and_keeps_its_staging_area() {
     producer.relieve();
     let seen = serve(consumer);
     for id in 0..1000 {
-        producer.post(&Op::EventDestroy { event: id }).unwrap();
+        producer
+            .post(&Op::EventDestroy {
+                event: EventId::from_raw(id),
+            })
+            .unwrap();
     }
     producer.close();
-    assert_eq!(seen.join().unwrap(), (0..1000).collect::<Vec<_>>());
+    assert_eq!(
+        seen.join().unwrap(),
+        (0..1000).map(EventId::from_raw).collect::<Vec<_>>()
+    );
     let other = Config {
         slots: 5,
         ..small()
@@ -470,9 +520,13 @@ fn a_staging_area_is_made_ready_before_anybody_is_attached() {
     consumer.staging().read(100, &mut bytes).unwrap();
     assert_eq!(bytes, [9; 10]);
     let seen = serve(consumer);
-    producer.post(&Op::EventDestroy { event: 3 }).unwrap();
+    producer
+        .post(&Op::EventDestroy {
+            event: EventId::from_raw(3),
+        })
+        .unwrap();
     producer.close();
-    assert_eq!(seen.join().unwrap(), [3]);
+    assert_eq!(seen.join().unwrap(), [EventId::from_raw(3)]);
 }
 
 #[test]
@@ -533,7 +587,7 @@ proptest! {
         for (n, size) in sizes.iter().enumerate() {
             let params: Vec<u8> = (0..*size).map(|i| (i * 7 + n) as u8).collect();
             let launch = Launch {
-                function: n as u64,
+                function: FunctionId::from_raw(n as u64),
                 grid: [1, 2, 3],
                 block: [4, 5, 6],
                 shared: 7,

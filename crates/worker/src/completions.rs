@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fermata_abi::op::{Handle, Op, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
+use fermata_abi::op::{ContextId, Op, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle};
 
@@ -62,7 +62,7 @@ impl Server {
 
     /// Whether an error of a context's work means that nothing of it runs any more: it is dead, which is remembered,
     /// or gone.
-    fn is_over(&mut self, context: Handle, error: &DriverError) -> bool {
+    fn is_over(&mut self, context: ContextId, error: &DriverError) -> bool {
         if !self.site.live.contexts.contains_key(&context) {
             return true;
         }
@@ -317,7 +317,7 @@ impl Server {
     }
 
     /// Whether a module is being loaded into the context.
-    fn is_loading(&self, context: Handle) -> bool {
+    fn is_loading(&self, context: ContextId) -> bool {
         self.waiting
             .iter()
             .any(|it| matches!(&it.then, Then::ModuleLoad(load) if load.context == context))
@@ -342,7 +342,7 @@ impl Server {
     }
 
     /// Has the driver write what the kernels of a dead context have printed, and which assertion has failed.
-    pub(crate) fn last_words(&mut self, context: Handle) {
+    pub(crate) fn last_words(&mut self, context: ContextId) {
         if self.site.live.enter(context).is_ok() {
             // It fails with the fault, which is known; nothing runs that it could wait for.
             let _ = self.site.live.driver.synchronize_context();
@@ -350,7 +350,7 @@ impl Server {
     }
 
     /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
-    fn flush_output(&mut self, context: Option<Handle>) {
+    fn flush_output(&mut self, context: Option<ContextId>) {
         let Some(context) = context.filter(|context| self.printing.contains(context)) else {
             return;
         };

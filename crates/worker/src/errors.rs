@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Handle, Op, StreamRef, ends_context};
+use fermata_abi::op::{ContextId, EventId, FunctionId, ModuleId, Op, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_engine::HandleMap;
@@ -76,15 +76,15 @@ impl From<postcard::Error> for OpError {
 /// Errors not told yet, by context.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    waiting: HandleMap<Handle, OpError>,
-    fatal: HandleMap<Handle, OpError>,
+    waiting: HandleMap<ContextId, OpError>,
+    fatal: HandleMap<ContextId, OpError>,
     /// What has killed contexts that are gone, by device: a driver makes no more of them in this process.
     spent: BTreeMap<u32, OpError>,
 }
 
 impl Faults {
     /// An unanswered operation has failed. Whether that has killed the context, only now.
-    pub fn defer(&mut self, context: Handle, error: OpError) -> bool {
+    pub fn defer(&mut self, context: ContextId, error: OpError) -> bool {
         let new = self.observe(context, &error);
         self.waiting.entry(context).or_insert(error);
         new
@@ -92,7 +92,7 @@ impl Faults {
 
     /// Any operation has failed; only what kills the context is remembered.
     /// Whether it has done so only now.
-    pub fn observe(&mut self, context: Handle, error: &OpError) -> bool {
+    pub fn observe(&mut self, context: ContextId, error: &OpError) -> bool {
         let new = ends_context(error.code) && !self.fatal.contains_key(&context);
         if new {
             self.fatal.insert(context, error.clone());
@@ -101,7 +101,7 @@ impl Faults {
     }
 
     /// The error that has killed the context.
-    pub fn fatal(&self, context: Handle) -> Option<&OpError> {
+    pub fn fatal(&self, context: ContextId) -> Option<&OpError> {
         self.fatal.get(&context)
     }
 
@@ -116,7 +116,7 @@ impl Faults {
     }
 
     /// The error that a synchronising operation on this context has to report.
-    pub fn take(&mut self, context: Handle) -> Option<OpError> {
+    pub fn take(&mut self, context: ContextId) -> Option<OpError> {
         if self.waiting.is_empty() && self.fatal.is_empty() {
             return None;
         }
@@ -156,7 +156,7 @@ impl Faults {
     }
 
     /// The context is gone from its device, with its errors.
-    pub fn forget(&mut self, context: Handle, device: u32) {
+    pub fn forget(&mut self, context: ContextId, device: u32) {
         self.waiting.remove(&context);
         if let Some(error) = self.fatal.remove(&context) {
             self.spent.entry(device).or_insert(error);
@@ -165,13 +165,13 @@ impl Faults {
 }
 
 /// The context an operation acts on.
-pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
-    let of_module = |module: &Handle| session.modules.get(*module).ok().map(|it| it.context);
-    let of_function = |function: &Handle| {
+pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<ContextId> {
+    let of_module = |module: &ModuleId| session.modules.get(*module).ok().map(|it| it.context);
+    let of_function = |function: &FunctionId| {
         let module = session.functions.get(*function).ok()?.module;
         of_module(&module)
     };
-    let of_event = |event: &Handle| session.events.get(*event).ok().map(|it| it.context);
+    let of_event = |event: &EventId| session.events.get(*event).ok().map(|it| it.context);
     op.context().or_else(|| match op {
         Op::ModuleUnload { module }
         | Op::ModuleFunctions { module }
@@ -242,24 +242,30 @@ mod tests {
     #[test]
     fn an_error_is_told_once_and_a_fatal_one_for_ever() {
         let mut faults = Faults::default();
-        faults.defer(1, OpError::invalid("x"));
-        faults.defer(1, OpError::new(cu::CUDA_ERROR_INVALID_HANDLE, "y"));
-        assert_eq!(faults.take(2), None);
+        faults.defer(ContextId::from_raw(1), OpError::invalid("x"));
+        faults.defer(
+            ContextId::from_raw(1),
+            OpError::new(cu::CUDA_ERROR_INVALID_HANDLE, "y"),
+        );
+        assert_eq!(faults.take(ContextId::from_raw(2)), None);
         assert_eq!(
-            faults.take(1).map(|it| it.code),
+            faults.take(ContextId::from_raw(1)).map(|it| it.code),
             Some(cu::CUDA_ERROR_INVALID_VALUE)
         );
-        assert_eq!(faults.take(1), None);
-        faults.defer(1, OpError::new(cu::CUDA_ERROR_ILLEGAL_ADDRESS, "z"));
+        assert_eq!(faults.take(ContextId::from_raw(1)), None);
+        faults.defer(
+            ContextId::from_raw(1),
+            OpError::new(cu::CUDA_ERROR_ILLEGAL_ADDRESS, "z"),
+        );
         for _ in 0..3 {
             assert_eq!(
-                faults.take(1).map(|it| it.code),
+                faults.take(ContextId::from_raw(1)).map(|it| it.code),
                 Some(cu::CUDA_ERROR_ILLEGAL_ADDRESS)
             );
         }
         assert!(faults.spent(7).is_none() && faults.any_fatal().is_some());
-        faults.forget(1, 7);
-        assert_eq!(faults.take(1), None);
+        faults.forget(ContextId::from_raw(1), 7);
+        assert_eq!(faults.take(ContextId::from_raw(1)), None);
         assert!(faults.spent(7).is_some() && faults.any_fatal().is_some());
     }
 }

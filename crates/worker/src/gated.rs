@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, Op, ReplyBody, ends_context};
+use fermata_abi::op::{Address, ContextId, Op, ReplyBody, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::Passage;
 use fermata_wire::{Consumer, Event};
@@ -82,7 +82,7 @@ impl Server {
     /// doing, and the session will be rolled back.
     pub(crate) fn is_condemned(
         &mut self,
-        context: Option<Handle>,
+        context: Option<ContextId>,
         reports: bool,
         outcome: &Result<ReplyBody<'_>, OpError>,
     ) -> bool {

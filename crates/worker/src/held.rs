@@ -8,7 +8,7 @@
 //!    └─────── Off ── Some: what takes long is waited for, the other streams go on
 //! ```
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::FunctionId;
 use fermata_control::worker::{Holding, StreamWork};
 
 use crate::parked::Hold;
@@ -72,7 +72,7 @@ impl Server {
 
     fn name(&self, busy: &Busy) -> StreamWork {
         let session = &self.site.session;
-        let kernel = |handle: Handle| {
+        let kernel = |handle: FunctionId| {
             let known = session.functions.get(handle);
             known.map_or("a kernel".to_owned(), |it| format!("kernel `{}`", it.name))
         };
@@ -87,7 +87,7 @@ impl Server {
         };
         StreamWork {
             what,
-            stream: busy.stream.stream,
+            stream: busy.stream.stream.raw(),
             count: busy.upto,
         }
     }

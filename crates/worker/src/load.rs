@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, ModuleId};
 use fermata_device::{ContextHandle, Driver, ModuleHandle};
 use fermata_engine::Thread;
 use fermata_state::{ImageBytes, ImageId};
@@ -17,8 +17,8 @@ type Loaded = Result<ModuleHandle, OpError>;
 
 /// A load under way.
 pub(crate) struct Load {
-    pub module: Handle,
-    pub context: Handle,
+    pub module: ModuleId,
+    pub context: ContextId,
     image: (ImageId, ImageBytes),
     thread: Thread<Loaded>,
 }
@@ -30,7 +30,7 @@ impl Load {
     /// No thread can be made.
     pub fn begin(
         driver: Arc<Driver>,
-        (module, context): (Handle, Handle),
+        (module, context): (ModuleId, ContextId),
         entered: ContextHandle,
         image: (ImageId, ImageBytes),
     ) -> io::Result<Self> {

@@ -10,10 +10,10 @@
 
 use std::collections::VecDeque;
 
-use fermata_abi::op::{Handle, STREAM_LEGACY, StreamRef};
+use fermata_abi::op::{EventId, STREAM_LEGACY, StreamRef};
 use fermata_engine::HandleMap;
 
-use crate::touches::{Scope, Touches};
+use crate::touches::{Launched, Scope, Touches};
 
 /// Counts what is parked, from 0.
 type Number = u64;
@@ -42,8 +42,8 @@ pub(crate) struct Lot<T> {
     parked: VecDeque<bool>,
     first: Number,
     /// The last that touched an event.
-    events: HandleMap<Handle, Number>,
-    users: HandleMap<Handle, Users>,
+    events: HandleMap<EventId, Number>,
+    users: HandleMap<Launched, Users>,
     /// How many free memory.
     frees: u64,
     bytes: usize,
@@ -274,6 +274,7 @@ impl<T> Lot<T> {
 mod tests {
     use super::*;
     use crate::queues::Work;
+    use fermata_abi::op::{ContextId, ExecId, StreamId};
 
     const NOTHING: Touches = Touches {
         stream: None,
@@ -298,7 +299,7 @@ mod tests {
             _ => false,
         };
         let mut events = later.events.iter().flatten();
-        let both = |a: Option<Handle>, b: Option<Handle>| a.is_some() && a == b;
+        let both = |a: Option<Launched>, b: Option<Launched>| a.is_some() && a == b;
         streams
             || events.any(|event| earlier.events.contains(&Some(*event)))
             || both(earlier.changes, later.uses)
@@ -324,32 +325,45 @@ mod tests {
             (self.0 >> 33) % limit
         }
 
-        fn some(&mut self, one_in: u64, of: u64) -> Option<Handle> {
+        fn some(&mut self, one_in: u64, of: u64) -> Option<u64> {
             (self.below(one_in) == 0).then(|| 0x1000 + self.below(of))
+        }
+
+        fn launched(&mut self) -> Option<Launched> {
+            self.some(3, 3)
+                .map(|it| Launched::Graph(ExecId::from_raw(it)))
         }
 
         fn touches(&mut self) -> Touches {
             let context = 0x100 + self.below(2);
             // The default stream, one that it waits for, and two that it does not.
-            let stream = [STREAM_LEGACY, 0x200, 0x210, 0x220][self.below(4) as usize];
-            let stream = (self.below(5) > 0).then_some(StreamRef { context, stream });
-            let apart = stream.is_some_and(|it| it.stream > 0x200);
+            let stream = [
+                STREAM_LEGACY,
+                StreamId::from_raw(0x200),
+                StreamId::from_raw(0x210),
+                StreamId::from_raw(0x220),
+            ][self.below(4) as usize];
+            let stream = (self.below(5) > 0).then_some(StreamRef {
+                context: ContextId::from_raw(context),
+                stream,
+            });
+            let apart = stream.is_some_and(|it| it.stream > StreamId::from_raw(0x200));
             let scope = match (stream, self.below(6)) {
                 (None, 0) => Scope::All,
-                (None, 1) => Scope::Context(context),
+                (None, 1) => Scope::Context(ContextId::from_raw(context)),
                 (None, 2) => Scope::Frees,
                 _ => Scope::Own,
             };
-            let uses = stream.and_then(|_| self.some(3, 3));
+            let uses = stream.and_then(|_| self.launched());
             let changes = if stream.is_none() {
-                self.some(3, 3)
+                self.launched()
             } else {
                 None
             };
             Touches {
                 stream,
                 apart,
-                events: [self.some(4, 4), None],
+                events: [self.some(4, 4).map(EventId::from_raw), None],
                 adds: stream.is_some() && self.below(8) > 0,
                 uses,
                 changes,
@@ -434,20 +448,20 @@ mod tests {
     #[test]
     fn an_event_that_waits_for_nothing_that_is_parked_is_not_held() {
         let stream = |stream| StreamRef {
-            context: 0x100,
+            context: ContextId::from_raw(0x100),
             stream,
         };
         let launch = Touches {
-            stream: Some(stream(0x200)),
+            stream: Some(stream(StreamId::from_raw(0x200))),
             apart: true,
             ..NOTHING
         };
         let record = Touches {
-            events: [Some(0x300), None],
+            events: [Some(EventId::from_raw(0x300)), None],
             ..launch
         };
         let asked = Touches {
-            events: [Some(0x300), None],
+            events: [Some(EventId::from_raw(0x300)), None],
             adds: true,
             ..NOTHING
         };
@@ -458,9 +472,15 @@ mod tests {
         lot.keep(asked, 1, "asked");
         lot.keep(launch, 1, "behind");
         assert!(lot.holds(&asked) && lot.take_aside().is_none());
-        assert_eq!(lot.take_first(stream(0x200)), Some("launch"));
+        assert_eq!(
+            lot.take_first(stream(StreamId::from_raw(0x200))),
+            Some("launch")
+        );
         assert!(lot.take_aside().is_none());
-        assert_eq!(lot.take_first(stream(0x200)), Some("record"));
+        assert_eq!(
+            lot.take_first(stream(StreamId::from_raw(0x200))),
+            Some("record")
+        );
         // The stream is full again, and yet it is answered.
         assert_eq!(lot.take_aside(), Some("asked"));
         assert!(!lot.holds(&asked) && lot.holds(&launch));

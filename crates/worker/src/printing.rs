@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::ContextId;
 use fermata_engine::Site;
 
 /// Contexts with a module that may print.
-pub(crate) fn contexts(site: &Site) -> HashSet<Handle> {
+pub(crate) fn contexts(site: &Site) -> HashSet<ContextId> {
     let modules = site.session.modules.iter();
     let printing = modules.filter(|(_, it)| site.may_print(&it.image));
     printing.map(|(_, it)| it.context).collect()

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::ContextId;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{Driver, DriverError, EventHandle, PinnedBuffer, PinnedPool};
 use fermata_wire::{StagedArea, WireError};
@@ -88,12 +88,16 @@ impl Scratch {
 /// Events without timing, kept by context for reuse.
 #[derive(Default)]
 pub(crate) struct EventPool {
-    spare: HashMap<Handle, Vec<EventHandle>>,
+    spare: HashMap<ContextId, Vec<EventHandle>>,
 }
 
 impl EventPool {
     /// An event of `context`, which must be current.
-    pub fn take(&mut self, driver: &Driver, context: Handle) -> Result<EventHandle, DriverError> {
+    pub fn take(
+        &mut self,
+        driver: &Driver,
+        context: ContextId,
+    ) -> Result<EventHandle, DriverError> {
         match self.spare.get_mut(&context).and_then(Vec::pop) {
             Some(event) => Ok(event),
             None => driver.create_event(cu::CU_EVENT_DISABLE_TIMING),
@@ -101,12 +105,12 @@ impl EventPool {
     }
 
     /// Takes an event back.
-    pub fn put(&mut self, context: Handle, event: EventHandle) {
+    pub fn put(&mut self, context: ContextId, event: EventHandle) {
         self.spare.entry(context).or_default().push(event);
     }
 
     /// The context is about to go: destroys its events.
-    pub fn drain(&mut self, driver: &Driver, context: Handle) {
+    pub fn drain(&mut self, driver: &Driver, context: ContextId) {
         for event in self.spare.remove(&context).unwrap_or_default() {
             // The context takes with it what cannot be destroyed now.
             let _ = driver.destroy_event(event);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Handle, Op, Reply, ReplyBody, ToProgram};
+use fermata_abi::op::{ContextId, Op, Reply, ReplyBody, ToProgram};
 use fermata_wire::{Advice, Consumer, Event, Ticket, WireError};
 
 use crate::dispatch::Reaction;
@@ -315,7 +315,7 @@ impl Server {
     pub(crate) fn answer(
         &mut self,
         ticket: Option<Ticket>,
-        context: Option<Handle>,
+        context: Option<ContextId>,
         reports: bool,
         outcome: Result<ReplyBody<'_>, OpError>,
     ) {
@@ -354,7 +354,7 @@ impl Server {
         }
     }
 
-    fn note(&mut self, context: Option<Handle>, error: &OpError) {
+    fn note(&mut self, context: Option<ContextId>, error: &OpError) {
         let context = context.or_else(|| {
             self.site
                 .session

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fermata_abi::op::{Address, DeviceInfo, Handle};
+use fermata_abi::op::{Address, ContextId, DeviceInfo, FileId};
 use fermata_device::EventHandle;
 use fermata_engine::{Gate, Site};
 use fermata_wire::{Consumer, Presence, Replier, Rhythm, Side, Tally, WireError};
@@ -90,9 +90,9 @@ pub(crate) struct Server {
     /// Descriptors that came ahead of their operation, or were to come.
     pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
     /// Likewise of files with images.
-    pub files: HashMap<Handle, Option<OwnedFd>>,
+    pub files: HashMap<FileId, Option<OwnedFd>>,
     /// Contexts with a module that prints, or of which that is not known yet.
-    pub printing: HashSet<Handle>,
+    pub printing: HashSet<ContextId>,
     /// Watches operations while a checkpoint or a restore is under way.
     pub gate: Option<Box<dyn Gate>>,
     /// Allocations that the program has freed and the gate holds.

@@ -1,6 +1,6 @@
 //! What an operation has to do with others: its stream, events, functions, and what it has to wait for.
 
-use fermata_abi::op::{Handle, Op, StreamRef};
+use fermata_abi::op::{ContextId, EventId, ExecId, FunctionId, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_state::Session;
 
@@ -12,11 +12,20 @@ pub(crate) enum Scope {
     /// Nothing.
     Own,
     /// All that is parked of a context.
-    Context(Handle),
+    Context(ContextId),
     /// All that is parked.
     All,
     /// What frees memory.
     Frees,
+}
+
+/// What a launch launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Launched {
+    /// A function.
+    Function(FunctionId),
+    /// An executable graph.
+    Graph(ExecId),
 }
 
 /// What an operation has to do with others.
@@ -27,13 +36,13 @@ pub(crate) struct Touches {
     /// Whether that is a stream which the default stream does not wait for.
     pub apart: bool,
     /// Events that it records, waits for, asks or destroys.
-    pub events: [Option<Handle>; 2],
+    pub events: [Option<EventId>; 2],
     /// Whether it adds to the stream's queue.
     pub adds: bool,
     /// A function or an executable graph that it uses.
-    pub uses: Option<Handle>,
+    pub uses: Option<Launched>,
     /// A function or an executable graph that it changes.
-    pub changes: Option<Handle>,
+    pub changes: Option<Launched>,
     /// Whether it frees memory.
     pub frees: bool,
     /// What else it waits for.
@@ -78,16 +87,17 @@ impl Touches {
             }
             Op::Launch { launch, stream } => {
                 touches.stream = Some(*stream);
-                touches.uses = Some(launch.function);
+                touches.uses = Some(Launched::Function(launch.function));
                 let mut events = launch.attributes.iter().filter_map(|it| it.event());
                 touches.events = [events.next(), events.next()];
             }
             Op::GraphLaunch { exec, stream } => {
                 touches.stream = Some(*stream);
-                touches.uses = Some(*exec);
+                touches.uses = Some(Launched::Graph(*exec));
             }
             Op::StreamDestroy { stream } => {
-                let context = session.streams.get(*stream).map_or(0, |it| it.context);
+                let context = session.streams.get(*stream);
+                let context = context.map_or(ContextId::NULL, |it| it.context);
                 let stream = *stream;
                 touches.stream = Some(StreamRef { context, stream });
             }
@@ -95,11 +105,11 @@ impl Touches {
                 touches.events[0] = Some(*event)
             }
             Op::EventElapsed { start, end } => touches.events = [Some(*start), Some(*end)],
-            Op::FunctionSetAttribute { function, .. } => touches.changes = Some(*function),
+            Op::FunctionSetAttribute { function, .. } => touches.changes = Some(Launched::Function(*function)),
             Op::GraphUpdate { exec, .. }
             | Op::GraphSetKernels { exec, .. }
             | Op::GraphDestroy { exec } => {
-                touches.changes = Some(*exec);
+                touches.changes = Some(Launched::Graph(*exec));
             }
             Op::ContextSync { context } => touches.scope = Scope::Context(*context),
             Op::Drain

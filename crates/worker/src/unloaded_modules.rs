@@ -7,7 +7,7 @@
 //!  memory runs out, or the same image comes again with nothing after it ─► unloaded
 //! ```
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, ModuleId};
 use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
 use fermata_state::{ImageBytes, ImageId};
@@ -24,7 +24,7 @@ impl Server {
     /// Loads an image into the current context, at the place it had before if nothing has come after it.
     pub(crate) fn load_in_order(
         &mut self,
-        context: Handle,
+        context: ContextId,
         (name, image): (&ImageId, &ImageBytes),
     ) -> Result<ModuleHandle, OpError> {
         if !self.site.session.kept().is_empty() && !self.is_loading_any() {
@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// Nothing uses the module any more.
-    pub(crate) fn release_module(&mut self, module: Handle) -> Result<(), OpError> {
+    pub(crate) fn release_module(&mut self, module: ModuleId) -> Result<(), OpError> {
         let known = self.site.session.modules.get(module)?;
         let (context, image) = (known.context, known.image);
         let small = self

@@ -1,6 +1,6 @@
 //! An answer that waits for the device: for which work, and what is done then.
 
-use fermata_abi::op::{Address, Handle, StreamRef};
+use fermata_abi::op::{Address, ArrayId, ContextId, MipmapId, ModuleId, StreamRef};
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
 use fermata_state::MipmappedArray;
 use fermata_wire::Ticket;
@@ -47,7 +47,7 @@ pub(crate) enum Then {
     /// Device memory is allocated, once what is being freed is free.
     Allocate {
         /// The context.
-        context: Handle,
+        context: ContextId,
         /// Bytes.
         size: u64,
     },
@@ -56,13 +56,13 @@ pub(crate) enum Then {
     /// A module is recorded, once the driver has it.
     ModuleLoad(Load),
     /// A module is unloaded.
-    ModuleUnload(Handle),
+    ModuleUnload(ModuleId),
     /// A context is destroyed.
-    ContextDestroy(Handle),
+    ContextDestroy(ContextId),
     /// An array is destroyed.
-    ArrayDestroy(Handle),
+    ArrayDestroy(ArrayId),
     /// An array with levels is destroyed.
-    MipmapDestroy(Handle, MipmappedArray),
+    MipmapDestroy(MipmapId, MipmappedArray),
 }
 
 /// Destroyed streams whose remaining work is waited for, too.
@@ -71,7 +71,7 @@ pub(crate) enum Orphans {
     /// None.
     Ignored,
     /// Those that the default stream of this context waits for.
-    Joined(Handle),
+    Joined(ContextId),
     /// All.
     All,
 }
@@ -79,13 +79,13 @@ pub(crate) enum Orphans {
 /// An answer that waits.
 pub(crate) struct Waiting {
     pub ticket: Option<Ticket>,
-    pub context: Option<Handle>,
+    pub context: Option<ContextId>,
     pub orphans: Orphans,
     /// Whether the answer reports errors of earlier work.
     pub reports: bool,
     pub marks: Vec<Mark>,
     /// An event of the program's that must have completed too, with its context.
-    pub event: Option<(EventHandle, Handle)>,
+    pub event: Option<(EventHandle, ContextId)>,
     pub then: Then,
     /// What has ended its context meanwhile.
     pub failed: Option<DriverError>,

@@ -9,8 +9,9 @@ use common::{
     Answer, CONTEXT, FUNCTION, LEGACY, PTX, Program, STREAM, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{
-    Blob, DeviceQuestion, ImageRef, Launch, LaunchAttribute, LinkInput, LinkJob, Occupancy, Op,
-    Place, Resource, Sampler, SharedOf, TENSOR_MAP, Tensor, TensorBox, Texture,
+    ArrayId, Blob, ContextId, DeviceQuestion, ExecId, FunctionId, ImageRef, Launch,
+    LaunchAttribute, LinkInput, LinkJob, ModuleId, Occupancy, Op, Place, Resource, Sampler,
+    SharedOf, TENSOR_MAP, Tensor, TensorBox, Texture, TextureId,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
@@ -105,7 +106,7 @@ fn graphs_keep_edges_between_kernels_that_overlap() {
         params.extend_from_slice(&64u32.to_le_bytes());
         NodeKind::Kernel(KernelNode {
             function: FUNCTION,
-            context: 0,
+            context: ContextId::from_raw(0),
             grid: [1, 1, 1],
             block: [64, 1, 1],
             shared_bytes: 0,
@@ -127,7 +128,7 @@ fn graphs_keep_edges_between_kernels_that_overlap() {
     done(
         &program,
         &Op::GraphInstantiate {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             context: CONTEXT,
             graph: Blob::Inline(&graph),
             flags: 0,
@@ -135,7 +136,10 @@ fn graphs_keep_edges_between_kernels_that_overlap() {
     );
     let run = |program: &Program| {
         let (exec, stream) = (0x600, STREAM);
-        program.post(&Op::GraphLaunch { exec, stream });
+        program.post(&Op::GraphLaunch {
+            exec: ExecId::from_raw(exec),
+            stream,
+        });
         done(program, &Op::StreamSync { stream });
     };
     run(&program);
@@ -243,7 +247,7 @@ fn linked_images_load_and_refusals_carry_the_log() {
     };
     let (module, function) = (0x8000, 0x8010);
     let loaded = program.ask(&Op::ModuleLoad {
-        module,
+        module: ModuleId::from_raw(module),
         context: CONTEXT,
         image: ImageRef::Blob(Blob::Inline(&image)),
         beside: false,
@@ -251,8 +255,8 @@ fn linked_images_load_and_refusals_carry_the_log() {
     assert_eq!(loaded, Answer::None);
     let name = "add";
     let found = program.ask(&Op::FunctionGet {
-        function,
-        module,
+        function: FunctionId::from_raw(function),
+        module: ModuleId::from_raw(module),
         name,
     });
     assert!(matches!(found, Answer::Function(_)), "{found:?}");
@@ -304,7 +308,7 @@ const TEXTURES: &[u8] = b".version 8.0
 }
 ";
 
-const ARRAY: u64 = 0x8000;
+const ARRAY: ArrayId = ArrayId::from_raw(0x8000);
 const BUMP: u64 = 0x8010;
 const FETCH: u64 = 0x8020;
 
@@ -347,7 +351,7 @@ fn textures_and_surfaces_come_back_with_their_numbers() {
         },
     );
     let loaded = program.ask(&Op::ModuleLoad {
-        module: 0x8030,
+        module: ModuleId::from_raw(0x8030),
         context,
         image: ImageRef::Blob(Blob::Inline(TEXTURES)),
         beside: false,
@@ -356,8 +360,8 @@ fn textures_and_surfaces_come_back_with_their_numbers() {
     for (function, name) in [(BUMP, "bump"), (FETCH, "fetch")] {
         let module = 0x8030;
         let found = program.ask(&Op::FunctionGet {
-            function,
-            module,
+            function: FunctionId::from_raw(function),
+            module: ModuleId::from_raw(module),
             name,
         });
         assert!(matches!(found, Answer::Function(_)), "{found:?}");
@@ -386,13 +390,13 @@ fn textures_and_surfaces_come_back_with_their_numbers() {
         object,
         surface,
     };
-    done(&program, &destroy(gone, false));
+    done(&program, &destroy(TextureId::from_raw(gone), false));
     let out = program.alloc(16);
     let run = |program: &Program| {
         for (function, params) in [(BUMP, vec![surface]), (FETCH, vec![texture, out])] {
             let params: Vec<u8> = params.iter().flat_map(|it| it.to_le_bytes()).collect();
             let launch = Launch {
-                function,
+                function: FunctionId::from_raw(function),
                 grid: [1, 1, 1],
                 block: [4, 1, 1],
                 shared: 0,
@@ -412,8 +416,8 @@ fn textures_and_surfaces_come_back_with_their_numbers() {
     assert_eq!(run(&program), [2.0, 3.0, 4.0, 5.0]);
     let (_worker, program) = move_over(worker, program);
     assert_eq!(run(&program), [3.0, 4.0, 5.0, 6.0]);
-    done(&program, &destroy(surface, true));
-    done(&program, &destroy(texture, false));
-    let stale = program.ask(&destroy(texture, false));
+    done(&program, &destroy(TextureId::from_raw(surface), true));
+    done(&program, &destroy(TextureId::from_raw(texture), false));
+    let stale = program.ask(&destroy(TextureId::from_raw(texture), false));
     assert!(matches!(stale, Answer::Error(1, _)), "{stale:?}");
 }

@@ -10,7 +10,7 @@ use common::hold::COPIES;
 use common::{
     Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
 };
-use fermata_abi::op::{Op, Place};
+use fermata_abi::op::{MemoryId, Op, Place};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{
     FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker,
@@ -238,7 +238,7 @@ fn a_program_that_runs_out_of_memory_loses_nothing_of_what_is_coming() {
     hold.release(COPIES);
     // No device has so much, and who asks wants to know.
     let create = Op::MemCreate {
-        memory: 0x400,
+        memory: MemoryId::from_raw(0x400),
         device: 0,
         size: 1 << 46,
         flags: 0,

@@ -8,7 +8,7 @@ mod common;
 use common::hold::COPIES;
 use common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
-use fermata_abi::op::{Blob, ImageRef, Op};
+use fermata_abi::op::{Blob, FunctionId, ImageRef, ModuleId, Op};
 use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
 /// A replayed graph whose kernel stores where no argument points is found by the kernel's instrumented form, whether
@@ -134,20 +134,23 @@ fn a_graph_that_cannot_be_instrumented_is_named_and_not_vouched_for() {
     scene.fill(&program, 1);
     let program = scene.begin(program, "image", Validate::Ptx);
     let load = Op::ModuleLoad {
-        module: 0x701,
+        module: ModuleId::from_raw(0x701),
         context: CONTEXT,
         image: ImageRef::Blob(Blob::Inline(CALLS)),
         beside: false,
     };
     assert!(matches!(program.ask(&load), Answer::None));
     let get = Op::FunctionGet {
-        function: 0x702,
-        module: 0x701,
+        function: FunctionId::from_raw(0x702),
+        module: ModuleId::from_raw(0x701),
         name: "calls",
     };
     assert!(matches!(program.ask(&get), Answer::Function(_)));
     let params = scene.last().to_le_bytes().to_vec();
-    scene::instantiate(&program, &kernel_graph(0x702, [1, 1], params));
+    scene::instantiate(
+        &program,
+        &kernel_graph(FunctionId::from_raw(0x702), [1, 1], params),
+    );
     scene.replay(&program);
     let ended = scene.end();
     assert!(matches!(ended, FromWorker::Overtaken { .. }), "{ended:?}");

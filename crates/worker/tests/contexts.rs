@@ -7,24 +7,27 @@ mod common;
 use std::time::Duration;
 
 use common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
-use fermata_abi::op::{Blob, DEVICE_BASE, ImageRef, Op, Place, StreamRef};
+use fermata_abi::op::{
+    Blob, ContextId, DEVICE_BASE, EventId, FunctionId, ImageRef, ModuleId, Op, Place, StreamId,
+    StreamRef,
+};
 use fermata_abi::sys::driver as cu;
 
-const OTHER: u64 = 0x110;
-const OTHER_FUNCTION: u64 = 0x112;
-const OTHER_EVENT: u64 = 0x114;
+const OTHER: ContextId = ContextId::from_raw(0x110);
+const OTHER_FUNCTION: FunctionId = FunctionId::from_raw(0x112);
+const OTHER_EVENT: EventId = EventId::from_raw(0x114);
 
 /// A stream of [`OTHER`].
 const OWN: StreamRef = StreamRef {
     context: OTHER,
-    stream: 0x113,
+    stream: StreamId::from_raw(0x113),
 };
 
 fn done(program: &Program, op: &Op<'_>) {
     assert_eq!(program.ask(op), Answer::None, "{op:?}");
 }
 
-fn create(program: &Program, context: u64, device: u32, primary: bool) {
+fn create(program: &Program, context: ContextId, device: u32, primary: bool) {
     let create = Op::ContextCreate {
         context,
         device,
@@ -38,7 +41,7 @@ fn create(program: &Program, context: u64, device: u32, primary: bool) {
 fn second(program: &Program) {
     create(program, OTHER, 0, false);
     let load = Op::ModuleLoad {
-        module: 0x111,
+        module: ModuleId::from_raw(0x111),
         context: OTHER,
         image: ImageRef::Blob(Blob::Inline(PTX)),
         beside: false,
@@ -46,7 +49,7 @@ fn second(program: &Program) {
     assert!(matches!(program.ask(&load), Answer::None));
     let function = Op::FunctionGet {
         function: OTHER_FUNCTION,
-        module: 0x111,
+        module: ModuleId::from_raw(0x111),
         name: "add",
     };
     assert!(matches!(program.ask(&function), Answer::Function(_)));
@@ -69,7 +72,7 @@ fn break_second(program: &Program) {
     program.launch_adding(OTHER_FUNCTION, (nothing, 1, 1), OWN);
 }
 
-fn is_dead(program: &Program, context: u64) -> bool {
+fn is_dead(program: &Program, context: ContextId) -> bool {
     match program.ask(&Op::ContextSync { context }) {
         Answer::None => false,
         Answer::Error(cu::CUDA_ERROR_ILLEGAL_ADDRESS, _) => true,

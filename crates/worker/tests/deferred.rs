@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Answer, CONTEXT, ImageFolder, Worker};
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 
@@ -19,7 +19,7 @@ const WRONG: Op<'static> = Op::Fill {
     height: 1,
     stream: StreamRef {
         context: CONTEXT,
-        stream: 0x9990,
+        stream: StreamId::from_raw(0x9990),
     },
     answered: false,
 };

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
-use fermata_abi::op::{Blob, Op};
+use fermata_abi::op::{ArrayId, Blob, ExecId, Op};
 use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};
 
@@ -90,7 +90,7 @@ fn a_graph_whose_array_is_gone_keeps_no_image_from_being_restored() {
     let memory = program.alloc(64);
     program.write(memory, &[4; 64]);
     let array = Op::ArrayCreate {
-        array: 0x400,
+        array: ArrayId::from_raw(0x400),
         context: CONTEXT,
         width: 64,
         height: 0,
@@ -110,20 +110,24 @@ fn a_graph_whose_array_is_gone_keeps_no_image_from_being_restored() {
     graph.add(NodeKind::Memcpy(copy), &[]).unwrap();
     let graph = postcard::to_stdvec(&graph).unwrap();
     let instantiate = Op::GraphInstantiate {
-        exec: 0x500,
+        exec: ExecId::from_raw(0x500),
         context: CONTEXT,
         graph: Blob::Inline(&graph),
         flags: 0,
     };
     assert_eq!(program.ask(&instantiate), Answer::None);
-    let destroy = Op::ArrayDestroy { array: 0x400 };
+    let destroy = Op::ArrayDestroy {
+        array: ArrayId::from_raw(0x400),
+    };
     assert_eq!(program.ask(&destroy), Answer::None);
     let (mut worker, loaded) = load_anew(worker, program);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     assert_eq!(program.read(memory, 64), [4; 64]);
     // Nobody launches it any more; its end is as ever.
-    program.post(&Op::GraphDestroy { exec: 0x500 });
+    program.post(&Op::GraphDestroy {
+        exec: ExecId::from_raw(0x500),
+    });
     let idle = Op::ContextSync { context: CONTEXT };
     assert_eq!(program.ask(&idle), Answer::None);
 }

@@ -11,7 +11,7 @@ use common::content::table;
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PTX, Program, Worker, load_anew, started, words,
 };
-use fermata_abi::op::{Blob, ImageRef, Op};
+use fermata_abi::op::{Blob, FileId, FunctionId, HeldImageId, ImageRef, ModuleId, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 use fermata_state::records::VERSION;
@@ -20,9 +20,9 @@ use fermata_wire::FromProgram;
 
 /// Where an image begins in its file.
 const AT: u64 = 4096 + 100;
-const HELD: u64 = 0x300;
-const SECOND: u64 = 0x301;
-const SECOND_ADD: u64 = 0x302;
+const HELD: HeldImageId = HeldImageId::from_raw(0x300);
+const SECOND: ModuleId = ModuleId::from_raw(0x301);
+const SECOND_ADD: FunctionId = FunctionId::from_raw(0x302);
 
 fn file_with(path: &std::path::Path, image: &[u8]) -> File {
     let mut bytes = vec![0xee; AT as usize];
@@ -34,23 +34,23 @@ fn file_with(path: &std::path::Path, image: &[u8]) -> File {
 }
 
 /// Asks for an image in a file to be held.
-fn hold(program: &Program, held: u64, file: impl AsFd, len: u64) -> Answer {
-    let number = 0x1000 + held;
+fn hold(program: &Program, held: HeldImageId, file: impl AsFd, len: u64) -> Answer {
+    let file_number = FileId::from_raw(0x1000 + held.raw());
     program
         .side
-        .send_region(&FromProgram::File { file: number }, file.as_fd())
+        .send_region(&FromProgram::File { file: file_number }, file.as_fd())
         .unwrap();
     program.ask(&Op::ImageHold {
         image: held,
         from: ImageRef::File {
-            file: number,
+            file: file_number,
             offset: AT,
             len,
         },
     })
 }
 
-fn load_held(program: &Program, module: u64) -> Answer {
+fn load_held(program: &Program, module: ModuleId) -> Answer {
     program.ask(&Op::ModuleLoad {
         module,
         context: CONTEXT,
@@ -67,17 +67,17 @@ fn move_over(worker: Worker, program: Program) -> (Worker, Program) {
 }
 
 /// Finds the kernel of a module and has it work.
-fn works(program: &Program, (module, function): (u64, u64)) {
+fn works(program: &Program, (module, function): (ModuleId, FunctionId)) {
     let get = Op::FunctionGet {
-        function,
-        module,
+        function: FunctionId::from_raw(function.raw()),
+        module: ModuleId::from_raw(module.raw()),
         name: "add",
     };
     assert!(matches!(program.ask(&get), Answer::Function(_)));
-    runs(program, function);
+    runs(program, FunctionId::from_raw(function.raw()));
 }
 
-fn runs(program: &Program, function: u64) {
+fn runs(program: &Program, function: FunctionId) {
     let device = program.alloc(64);
     program.write(device, &[0; 64]);
     program.launch_adding(function, (device, 7, 16), LEGACY);
@@ -120,14 +120,23 @@ fn a_restore_needs_no_file(len: usize) {
     let (worker, program) = move_over(worker, program);
     runs(&program, SECOND_ADD);
     // The program still holds the image, and may make another module of it.
-    assert_eq!(load_held(&program, 0x310), Answer::None);
-    works(&program, (0x310, 0x311));
+    assert_eq!(load_held(&program, ModuleId::from_raw(0x310)), Answer::None);
+    works(
+        &program,
+        (ModuleId::from_raw(0x310), FunctionId::from_raw(0x311)),
+    );
     program.post(&Op::ImageRelease { image: HELD });
-    assert!(matches!(load_held(&program, 0x320), Answer::Error(..)));
+    assert!(matches!(
+        load_held(&program, ModuleId::from_raw(0x320)),
+        Answer::Error(..)
+    ));
     let (_worker, program) = move_over(worker, program);
     runs(&program, SECOND_ADD);
-    runs(&program, 0x311);
-    assert!(matches!(load_held(&program, 0x320), Answer::Error(..)));
+    runs(&program, FunctionId::from_raw(0x311));
+    assert!(matches!(
+        load_held(&program, ModuleId::from_raw(0x320)),
+        Answer::Error(..)
+    ));
 }
 
 #[test]

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
 use common::{PATIENCE, load_anew, started, words};
-use fermata_abi::op::{Blob, Extent, ImageRef, Occupancy, Op, Pitch, Place, StreamRef};
+use fermata_abi::op::{
+    ArrayId, Blob, ContextId, EventId, ExecId, Extent, FunctionId, ImageRef, MemoryId, ModuleId,
+    Occupancy, Op, Pitch, Place, StreamId, StreamRef,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_graph::update::KernelChange;
@@ -86,7 +89,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     done(
         &program,
         &Op::MemCreate {
-            memory: 0x400,
+            memory: MemoryId::from_raw(0x400),
             device: 0,
             size: 4 * MIB,
             flags: 0,
@@ -95,7 +98,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     done(
         &program,
         &Op::MemCreate {
-            memory: 0x401,
+            memory: MemoryId::from_raw(0x401),
             device: 0,
             size: 2 * MIB,
             flags: 0,
@@ -107,7 +110,10 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
         offset: 0,
         memory,
     };
-    done(&program, &map(reserved + 2 * MIB, 0x400, 4 * MIB));
+    done(
+        &program,
+        &map(reserved + 2 * MIB, MemoryId::from_raw(0x400), 4 * MIB),
+    );
     let access = |address, size, access| Op::MemSetAccess {
         address,
         size,
@@ -123,7 +129,12 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
         ),
     );
     // Released, but alive while it is mapped; the other is not mapped at all.
-    done(&program, &Op::MemRelease { memory: 0x400 });
+    done(
+        &program,
+        &Op::MemRelease {
+            memory: MemoryId::from_raw(0x400),
+        },
+    );
     done(&program, &fill(reserved + 2 * MIB, 77, MIB, true));
     assert!(matches!(
         program.ask(&Op::AddressFree {
@@ -133,10 +144,10 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
         Answer::Error(1, _)
     ));
     assert!(matches!(
-        program.ask(&map(reserved + 4 * MIB, 0x401, 2 * MIB)),
+        program.ask(&map(reserved + 4 * MIB, MemoryId::from_raw(0x401), 2 * MIB)),
         Answer::Error(1, _)
     ));
-    done(&program, &map(reserved, 0x401, 2 * MIB));
+    done(&program, &map(reserved, MemoryId::from_raw(0x401), 2 * MIB));
     done(
         &program,
         &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
@@ -151,7 +162,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     );
     let (_worker, program) = move_over(worker, program);
     assert_eq!(words(&program.read(reserved + 6 * MIB - 64, 64)), [77; 16]);
-    done(&program, &map(reserved, 0x401, 2 * MIB));
+    done(&program, &map(reserved, MemoryId::from_raw(0x401), 2 * MIB));
     done(
         &program,
         &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
@@ -193,7 +204,7 @@ fn graphs_run_update_and_come_back() {
         params.extend_from_slice(&64u32.to_le_bytes());
         KernelNode {
             function: FUNCTION,
-            context: 0,
+            context: ContextId::from_raw(0),
             grid: [1, 1, 1],
             block: [64, 1, 1],
             shared_bytes: 0,
@@ -224,7 +235,7 @@ fn graphs_run_update_and_come_back() {
     };
     let run = |program: &Program, expected: u32| {
         program.post(&Op::GraphLaunch {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             stream: STREAM,
         });
         assert_eq!(program.callback(), 9);
@@ -236,7 +247,7 @@ fn graphs_run_update_and_come_back() {
     done(
         &program,
         &Op::GraphInstantiate {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             context: CONTEXT,
             graph: Blob::Inline(&first),
             flags: 0,
@@ -246,7 +257,7 @@ fn graphs_run_update_and_come_back() {
     done(
         &program,
         &Op::GraphUpdate {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             graph: Blob::Inline(&graph(20)),
         },
     );
@@ -260,7 +271,7 @@ fn graphs_run_update_and_come_back() {
         };
         let changes = postcard::to_stdvec(&vec![change]).unwrap();
         program.post(&Op::GraphSetKernels {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             kernels: Blob::Inline(&changes),
         });
     };
@@ -275,7 +286,9 @@ fn graphs_run_update_and_come_back() {
     let refused = program.ask(&Op::ContextSync { context: CONTEXT });
     assert!(matches!(refused, Answer::Error(_, _)), "{refused:?}");
     run(&program, 29);
-    program.post(&Op::GraphDestroy { exec: 0x600 });
+    program.post(&Op::GraphDestroy {
+        exec: ExecId::from_raw(0x600),
+    });
     done(&program, &Op::ContextSync { context: CONTEXT });
 }
 
@@ -298,8 +311,8 @@ fn a_graph_whose_update_fails_is_launched_neither_as_it_was_nor_as_it_should_be(
     };
     let mut unknown = Graph::new();
     let kernel = KernelNode {
-        function: 0x9990,
-        context: 0,
+        function: FunctionId::from_raw(0x9990),
+        context: ContextId::from_raw(0),
         grid: [1, 1, 1],
         block: [1, 1, 1],
         shared_bytes: 0,
@@ -310,7 +323,7 @@ fn a_graph_whose_update_fails_is_launched_neither_as_it_was_nor_as_it_should_be(
     let unknown = postcard::to_stdvec(&unknown).unwrap();
     let first = fills(1);
     let instantiate = Op::GraphInstantiate {
-        exec: 0x600,
+        exec: ExecId::from_raw(0x600),
         context: CONTEXT,
         graph: Blob::Inline(&first),
         flags: 0,
@@ -318,11 +331,11 @@ fn a_graph_whose_update_fails_is_launched_neither_as_it_was_nor_as_it_should_be(
     done(&program, &instantiate);
     let update = |graph: &[u8]| {
         program.post(&Op::GraphUpdate {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             graph: Blob::Inline(graph),
         });
         program.post(&Op::GraphLaunch {
-            exec: 0x600,
+            exec: ExecId::from_raw(0x600),
             stream: STREAM,
         });
         program.ask(&Op::StreamSync { stream: STREAM })
@@ -355,10 +368,10 @@ fn a_callback_holds_its_stream_and_no_other() {
     // Another stream goes on while a synchronisation with the held one waits.
     let other = StreamRef {
         context: CONTEXT,
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
     };
     program.post(&Op::StreamCreate {
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
         context: CONTEXT,
         flags: 1,
         priority: 0,
@@ -382,24 +395,24 @@ fn events_order_streams_and_tell_time() {
     let device = program.alloc(64);
     for event in [0x300, 0x301] {
         program.post(&Op::EventCreate {
-            event,
+            event: EventId::from_raw(event),
             context: CONTEXT,
             flags: 0,
         });
     }
     program.post(&Op::StreamCreate {
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
         context: CONTEXT,
         flags: 1,
         priority: 0,
     });
     let other = StreamRef {
         context: CONTEXT,
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
     };
     let begun = Instant::now();
     program.post(&Op::EventRecord {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         stream: STREAM,
         flags: 0,
     });
@@ -409,31 +422,40 @@ fn events_order_streams_and_tell_time() {
     });
     program.launch_add(device, 2, 16, STREAM);
     program.post(&Op::EventRecord {
-        event: 0x301,
+        event: EventId::from_raw(0x301),
         stream: STREAM,
         flags: 0,
     });
     program.post(&Op::StreamWait {
         stream: other,
-        event: 0x301,
+        event: EventId::from_raw(0x301),
         flags: 0,
     });
     program.launch_add(device, 3, 16, other);
     assert_eq!(program.callback(), 1);
     assert!(matches!(
-        program.ask(&Op::EventQuery { event: 0x301 }),
+        program.ask(&Op::EventQuery {
+            event: EventId::from_raw(0x301)
+        }),
         Answer::Error(600, _)
     ));
     std::thread::sleep(Duration::from_millis(5));
     program.producer.callback_done();
-    done(&program, &Op::EventSync { event: 0x301 });
+    done(
+        &program,
+        &Op::EventSync {
+            event: EventId::from_raw(0x301),
+        },
+    );
     // A destroyed stream's work is waited for.
-    program.post(&Op::StreamDestroy { stream: 0x201 });
+    program.post(&Op::StreamDestroy {
+        stream: StreamId::from_raw(0x201),
+    });
     done(&program, &Op::ContextSync { context: CONTEXT });
     assert_eq!(words(&program.read(device, 64)), [5; 16]);
     let elapsed = program.ask(&Op::EventElapsed {
-        start: 0x300,
-        end: 0x301,
+        start: EventId::from_raw(0x300),
+        end: EventId::from_raw(0x301),
     });
     let at_most = begun.elapsed().as_secs_f32() * 1e3 + 1.0;
     assert!(
@@ -446,19 +468,19 @@ fn events_order_streams_and_tell_time() {
 fn a_synchronisation_waits_for_the_record_it_saw() {
     let (_worker, program) = started();
     program.post(&Op::EventCreate {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         context: CONTEXT,
         flags: 2,
     });
     program.post(&Op::StreamCreate {
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
         context: CONTEXT,
         flags: 1,
         priority: 0,
     });
     let other = StreamRef {
         context: CONTEXT,
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
     };
     let word = program.alloc(8);
     done(&program, &fill(word, 0, 2, true));
@@ -471,30 +493,35 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
     };
     program.post(&wait(STREAM, word));
     program.post(&Op::EventRecord {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         stream: STREAM,
         flags: 0,
     });
     let waiting = program
         .producer
-        .request(&Op::EventSync { event: 0x300 }, None)
+        .request(
+            &Op::EventSync {
+                event: EventId::from_raw(0x300),
+            },
+            None,
+        )
         .unwrap();
     program.post(&wait(other, word + 4));
     program.post(&Op::EventRecord {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         stream: other,
         flags: 0,
     });
     assert!(!waiting.wait_for(Duration::from_millis(20)).unwrap());
     program.post(&Op::StreamCreate {
-        stream: 0x202,
+        stream: StreamId::from_raw(0x202),
         context: CONTEXT,
         flags: 1,
         priority: 0,
     });
     let third = StreamRef {
         context: CONTEXT,
-        stream: 0x202,
+        stream: StreamId::from_raw(0x202),
     };
     let write = |address| Op::WriteValue {
         stream: third,
@@ -506,10 +533,14 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
     program.post(&write(word));
     assert!(waiting.wait_for(PATIENCE).unwrap());
     assert!(matches!(
-        program.ask(&Op::EventQuery { event: 0x300 }),
+        program.ask(&Op::EventQuery {
+            event: EventId::from_raw(0x300)
+        }),
         Answer::Error(600, _)
     ));
-    program.post(&Op::EventDestroy { event: 0x300 });
+    program.post(&Op::EventDestroy {
+        event: EventId::from_raw(0x300),
+    });
     program.post(&write(word + 4));
     done(&program, &Op::ContextSync { context: CONTEXT });
     drop(waiting);
@@ -520,7 +551,7 @@ fn boxes_are_copied_and_arrays_come_back() {
     let (worker, program) = started();
     let device = program.alloc(64 * 16);
     let array = Op::ArrayCreate {
-        array: 0x700,
+        array: ArrayId::from_raw(0x700),
         context: CONTEXT,
         width: 32,
         height: 8,
@@ -551,7 +582,7 @@ fn boxes_are_copied_and_arrays_come_back() {
         answered: true,
     };
     let whole = Place::Array {
-        array: 0x700,
+        array: ArrayId::from_raw(0x700),
         x: 0,
         y: 0,
         z: 0,
@@ -566,7 +597,12 @@ fn boxes_are_copied_and_arrays_come_back() {
     let room = [0; 256];
     let back = program.ask(&copy(Place::Blob(Blob::Inline(&room)), whole, 32, 32));
     assert_eq!(back, Answer::Bytes(bytes));
-    done(&program, &Op::ArrayDestroy { array: 0x700 });
+    done(
+        &program,
+        &Op::ArrayDestroy {
+            array: ArrayId::from_raw(0x700),
+        },
+    );
 }
 
 #[test]
@@ -575,14 +611,14 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let device = program.alloc(64);
     assert_eq!(program.read(device, 8).len(), 8);
     let second = Op::ModuleLoad {
-        module: 0x110,
+        module: ModuleId::from_raw(0x110),
         context: CONTEXT,
         image: ImageRef::Blob(Blob::Inline(common::PTX)),
         beside: false,
     };
     assert!(matches!(program.ask(&second), Answer::None));
     let get = Op::VariableGet {
-        module: 0x110,
+        module: ModuleId::from_raw(0x110),
         name: "total",
     };
     let Answer::Pair(total, 4) = program.ask(&get) else {
@@ -634,14 +670,14 @@ fn streams_wait_for_and_write_words() {
     });
     program.launch_add(device, 1, 16, STREAM);
     program.post(&Op::StreamCreate {
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
         context: CONTEXT,
         flags: 1,
         priority: 0,
     });
     let other = StreamRef {
         context: CONTEXT,
-        stream: 0x201,
+        stream: StreamId::from_raw(0x201),
     };
     program.post(&Op::WriteValue {
         stream: other,
@@ -722,7 +758,7 @@ fn functions_modules_and_limits() {
         },
     );
     let refused = program.ask(&Op::ModuleLoad {
-        module: 0x150,
+        module: ModuleId::from_raw(0x150),
         context: CONTEXT,
         image: ImageRef::Blob(Blob::Inline(b"not ptx")),
         beside: false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::hold::MODULES;
 use common::{Answer, CONTEXT, LEGACY, PATIENCE, STREAM, Worker, started, words};
-use fermata_abi::op::{Blob, ImageRef, Op};
+use fermata_abi::op::{Blob, FunctionId, ImageRef, ModuleId, Op};
 
 /// More than a driver takes for one stream, and more than the ring of these tests holds.
 const LAUNCHES: u32 = 20_000;
@@ -86,7 +86,7 @@ fn a_large_module_holds_up_only_the_thread_that_loads_it() {
     unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), staged.address(), image.len()) };
     let room = program.producer.stage(1 << 20).unwrap();
     let load = Op::ModuleLoad {
-        module: 0x700,
+        module: ModuleId::from_raw(0x700),
         context: CONTEXT,
         image: ImageRef::Blob(Blob::Staged {
             offset: staged.offset(),
@@ -108,8 +108,8 @@ fn a_large_module_holds_up_only_the_thread_that_loads_it() {
     assert!(loading.is_done());
     assert_eq!(loading.wait(&mut Vec::new()).unwrap().status, 0);
     let get = Op::FunctionGet {
-        function: 0x701,
-        module: 0x700,
+        function: FunctionId::from_raw(0x701),
+        module: ModuleId::from_raw(0x700),
         name: "add_2999",
     };
     assert!(matches!(program.ask(&get), Answer::Function(_)));
@@ -120,7 +120,7 @@ fn a_large_module_holds_up_only_the_thread_that_loads_it() {
         .producer
         .request(
             &Op::ModuleLoad {
-                module: 0x702,
+                module: ModuleId::from_raw(0x702),
                 context: CONTEXT,
                 image: ImageRef::Blob(Blob::Staged {
                     offset: staged.offset(),

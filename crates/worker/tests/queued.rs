@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
 };
-use fermata_abi::op::{Blob, Op, Place, StreamRef};
+use fermata_abi::op::{Blob, EventId, Op, Place, StreamId, StreamRef};
 use fermata_control::worker::{FromWorker, Hold, ToWorker};
 use fermata_wire::Pending;
 
 const OTHER: StreamRef = StreamRef {
     context: CONTEXT,
-    stream: 0x210,
+    stream: StreamId::from_raw(0x210),
 };
-const EVENT: u64 = 0x300;
+const EVENT: EventId = EventId::from_raw(0x300);
 const MANY: u32 = 600;
 /// How many of them the device may have been given: what is not known yet is given out sparingly.
 const FEW: u64 = 16;
@@ -247,7 +247,7 @@ fn what_takes_long_is_named_and_the_other_streams_go_on() {
     let holding = worker.hold(Hold::All);
     assert!(!holding.idle);
     assert_eq!(holding.busy.len(), 1);
-    assert_eq!(holding.busy[0].stream, STREAM.stream);
+    assert_eq!(holding.busy[0].stream, STREAM.stream.raw());
     assert!(
         holding.busy[0].what.contains("host function"),
         "{holding:?}"

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{CONTEXT, FUNCTION, LEGACY, PATIENCE, Program, Worker, words};
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{EventId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};
 
@@ -16,15 +16,15 @@ const HELD: StreamRef = stream(0x200);
 const FREE: StreamRef = stream(0x210);
 /// One that it does wait for.
 const BLOCKING: StreamRef = stream(0x220);
-const EVENT: u64 = 0x300;
-const OTHER_EVENT: u64 = 0x310;
+const EVENT: EventId = EventId::from_raw(0x300);
+const OTHER_EVENT: EventId = EventId::from_raw(0x310);
 /// More than the queue of the test's driver holds.
 const MANY: u32 = 3000;
 
 const fn stream(stream: u64) -> StreamRef {
     StreamRef {
         context: CONTEXT,
-        stream,
+        stream: StreamId::from_raw(stream),
     }
 }
 

@@ -6,7 +6,8 @@ mod common;
 
 use common::{Answer, CONTEXT, Program, STREAM, Worker, load_anew, started, words};
 use fermata_abi::op::{
-    Blob, ImageRef, Launch, Mipmap, Op, Place, ReferenceSettings, Resource, Sampler, Texture,
+    ArrayId, Blob, FunctionId, ImageRef, Launch, Mipmap, MipmapId, ModuleId, Op, Place,
+    ReferenceSettings, Resource, Sampler, Texture,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
@@ -46,12 +47,12 @@ const TEXT: &[u8] = b".version 8.0
 }
 ";
 
-const MODULE: u64 = 0x8000;
-const ADD: u64 = 0x8010;
-const IMAGE: u64 = 0x8020;
-const CANVAS: u64 = 0x8030;
-const MIPMAP: u64 = 0x8040;
-const LEVELS: [u64; 2] = [0x8050, 0x8060];
+const MODULE: ModuleId = ModuleId::from_raw(0x8000);
+const ADD: FunctionId = FunctionId::from_raw(0x8010);
+const IMAGE: ArrayId = ArrayId::from_raw(0x8020);
+const CANVAS: ArrayId = ArrayId::from_raw(0x8030);
+const MIPMAP: MipmapId = MipmapId::from_raw(0x8040);
+const LEVELS: [ArrayId; 2] = [ArrayId::from_raw(0x8050), ArrayId::from_raw(0x8060)];
 
 fn done(program: &Program, op: &Op<'_>) {
     assert_eq!(program.ask(op), Answer::None, "{op:?}");
@@ -64,7 +65,7 @@ fn move_over(worker: Worker, program: Program) -> (Worker, Program) {
     (worker, program)
 }
 
-fn array(program: &Program, array: u64) {
+fn array(program: &Program, array: ArrayId) {
     let (context, format) = (CONTEXT, cu::CU_AD_FORMAT_FLOAT);
     let create = Op::ArrayCreate {
         array,
@@ -79,7 +80,7 @@ fn array(program: &Program, array: u64) {
     done(program, &create);
 }
 
-fn fill(program: &Program, array: u64, texels: &[f32]) {
+fn fill(program: &Program, array: ArrayId, texels: &[f32]) {
     let (x, y, z) = (0, 0, 0);
     let bytes: Vec<u8> = texels.iter().flat_map(|it| it.to_le_bytes()).collect();
     let copy = Op::Copy {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{EventId, FunctionId, Op, StreamId, StreamRef};
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 
 #[test]
@@ -26,22 +26,22 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     program.write(large + (5 << 20), &[9; 64]);
     let stream = StreamRef {
         context: CONTEXT,
-        stream: 0x200,
+        stream: StreamId::from_raw(0x200),
     };
     program.post(&Op::StreamCreate {
-        stream: 0x200,
+        stream: StreamId::from_raw(0x200),
         context: CONTEXT,
         flags: 1,
         priority: 0,
     });
     program.post(&Op::EventCreate {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         context: CONTEXT,
         flags: 0,
     });
     program.launch_add(small, 5, 250, stream);
     program.post(&Op::EventRecord {
-        event: 0x300,
+        event: EventId::from_raw(0x300),
         stream,
         flags: 0,
     });
@@ -94,7 +94,12 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     assert_eq!(program.read(large + (5 << 20), 64), [9; 64]);
     assert_eq!(program.read(large, 64), [0; 64]);
     assert_eq!(words(&program.read(total, 4)), [1250]);
-    assert_eq!(program.ask(&Op::EventQuery { event: 0x300 }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::EventQuery {
+            event: EventId::from_raw(0x300)
+        }),
+        Answer::None
+    );
     program.launch_add(small, 2, 250, stream);
     assert_eq!(program.ask(&Op::StreamSync { stream }), Answer::None);
     expected.iter_mut().for_each(|word| *word += 2);
@@ -116,7 +121,7 @@ fn errors_are_told_as_cuda_tells_them() {
         Answer::Error(1, _)
     ));
     let missing = Op::FunctionGet {
-        function: 0x500,
+        function: FunctionId::from_raw(0x500),
         module: MODULE,
         name: "nothing",
     };
@@ -128,7 +133,7 @@ fn errors_are_told_as_cuda_tells_them() {
         0,
         StreamRef {
             context: CONTEXT,
-            stream: 0x999,
+            stream: StreamId::from_raw(0x999),
         },
     );
     assert!(matches!(

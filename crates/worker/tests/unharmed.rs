@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::hold::COPIES;
 use common::scene::{BUFFERS, CHUNK, Scene};
 use common::{Answer, CONTEXT, PATIENCE, Program, Worker, words};
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{MemoryId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, Validate};
 
@@ -20,14 +20,14 @@ const LONGER: Duration = Duration::from_secs(7);
 
 fn stream(program: &Program, handle: u64) -> StreamRef {
     program.post(&Op::StreamCreate {
-        stream: handle,
+        stream: StreamId::from_raw(handle),
         context: CONTEXT,
         flags: cu::CU_STREAM_NON_BLOCKING,
         priority: 0,
     });
     StreamRef {
         context: CONTEXT,
-        stream: handle,
+        stream: StreamId::from_raw(handle),
     }
 }
 
@@ -81,7 +81,7 @@ fn a_stream_that_waits_for_the_host_holds_up_no_other() {
 /// the program would wait for anything else.
 #[test]
 fn memory_is_not_unmapped_under_a_copy() {
-    const MEMORY: u64 = 0x700;
+    const MEMORY: MemoryId = MemoryId::from_raw(0x700);
     let hold = common::hold();
     let worker = Worker::start_with(false, &[hold.variable()]);
     let (mut scene, program) = Scene::over(worker, hold, 0);

@@ -7,12 +7,12 @@ mod common;
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, MODULE, Program, Worker, load_anew, started, words,
 };
-use fermata_abi::op::{Blob, ImageRef, Op};
+use fermata_abi::op::{Blob, ContextId, ExecId, FunctionId, ImageRef, ModuleId, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
-const SECOND: u64 = 0x110;
+const SECOND: ModuleId = ModuleId::from_raw(0x110);
 const TOTAL: Op<'static> = Op::VariableGet {
     module: SECOND,
     name: "total",
@@ -33,7 +33,7 @@ const BIG: &[u8] = b".version 7.0
 .visible .global .align 4 .b8 big[67108864];
 ";
 
-fn load(program: &Program, module: u64, image: &[u8]) {
+fn load(program: &Program, module: ModuleId, image: &[u8]) {
     let load = Op::ModuleLoad {
         module,
         context: CONTEXT,
@@ -44,7 +44,7 @@ fn load(program: &Program, module: u64, image: &[u8]) {
     assert!(matches!(answer, Answer::None), "{answer:?}");
 }
 
-fn unload(program: &Program, module: u64) {
+fn unload(program: &Program, module: ModuleId) {
     assert_eq!(program.ask(&Op::ModuleUnload { module }), Answer::None);
 }
 
@@ -52,15 +52,15 @@ fn unload(program: &Program, module: u64) {
 fn after_unloading(image: &[u8]) -> (Worker, Program) {
     let (worker, program) = started();
     unload(&program, MODULE);
-    load(&program, 0x120, image);
+    load(&program, ModuleId::from_raw(0x120), image);
     load(&program, SECOND, common::PTX);
     let function = Op::FunctionGet {
-        function: 0x111,
+        function: FunctionId::from_raw(0x111),
         module: SECOND,
         name: "add",
     };
     assert!(matches!(program.ask(&function), Answer::Function(_)));
-    unload(&program, 0x120);
+    unload(&program, ModuleId::from_raw(0x120));
     (worker, program)
 }
 
@@ -87,7 +87,7 @@ fn place_of_total() -> u64 {
 
 /// Adds 5 to each of 8 words, so 40 to `total`.
 fn add(program: &Program, memory: u64) {
-    program.launch_adding(0x111, (memory, 5, 8), LEGACY);
+    program.launch_adding(FunctionId::from_raw(0x111), (memory, 5, 8), LEGACY);
 }
 
 #[test]
@@ -101,15 +101,17 @@ fn an_unloaded_module_that_is_kept_keeps_the_others_where_they_were() {
     add(&program, memory + 16);
     for gone in [
         Op::VariableGet {
-            module: 0x120,
+            module: ModuleId::from_raw(0x120),
             name: "total",
         },
         Op::FunctionGet {
-            function: 0x121,
-            module: 0x120,
+            function: FunctionId::from_raw(0x121),
+            module: ModuleId::from_raw(0x120),
             name: "add",
         },
-        Op::ModuleUnload { module: 0x120 },
+        Op::ModuleUnload {
+            module: ModuleId::from_raw(0x120),
+        },
     ] {
         let answer = program.ask(&gone);
         let Answer::Error(code, _) = answer else {
@@ -135,16 +137,16 @@ fn a_module_that_is_loaded_again_and_again_comes_to_its_place() {
     let mut places = std::collections::BTreeSet::new();
     for turn in 0..20 {
         let module = 0x200 + turn;
-        load(&program, module, BIG_ENOUGH);
+        load(&program, ModuleId::from_raw(module), BIG_ENOUGH);
         let place = Op::VariableGet {
-            module,
+            module: ModuleId::from_raw(module),
             name: "big",
         };
         let Answer::Pair(place, _) = program.ask(&place) else {
             panic!("a place")
         };
         places.insert(place);
-        unload(&program, module);
+        unload(&program, ModuleId::from_raw(module));
     }
     assert_eq!(places.len(), 1, "{places:x?}");
 }
@@ -159,9 +161,9 @@ fn memory_that_unloaded_modules_have_is_the_programs() {
         other => panic!("{other:?}"),
     };
     let before = free();
-    load(&program, 0x200, BIG_ENOUGH);
+    load(&program, ModuleId::from_raw(0x200), BIG_ENOUGH);
     load(&program, SECOND, common::PTX);
-    unload(&program, 0x200);
+    unload(&program, ModuleId::from_raw(0x200));
     let after = free();
     assert_eq!(after, before);
     let size = before - (8 << 20);
@@ -234,12 +236,12 @@ fn a_variable_that_nobody_knows_may_move_with_its_content() {
 }
 
 /// A graph that adds 5 to each of 8 words at `memory`.
-fn graph_of(function: u64, memory: u64) -> Vec<u8> {
+fn graph_of(function: FunctionId, memory: u64) -> Vec<u8> {
     let mut params = memory.to_le_bytes().to_vec();
     params.extend([5, 0, 0, 0, 8, 0, 0, 0]);
     let kernel = KernelNode {
         function,
-        context: 0,
+        context: ContextId::from_raw(0),
         grid: [1, 1, 1],
         block: [32, 1, 1],
         shared_bytes: 0,
@@ -258,14 +260,14 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     program.write(memory, &[0; 64]);
     load(&program, SECOND, common::PTX);
     let function = Op::FunctionGet {
-        function: 0x111,
+        function: FunctionId::from_raw(0x111),
         module: SECOND,
         name: "add",
     };
     assert!(matches!(program.ask(&function), Answer::Function(_)));
     let graph = graph_of(common::FUNCTION, memory);
     let made = Op::GraphInstantiate {
-        exec: 0x600,
+        exec: ExecId::from_raw(0x600),
         context: CONTEXT,
         graph: Blob::Inline(&graph),
         flags: 0,
@@ -276,7 +278,7 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     assert!(matches!(answer, FromWorker::Loaded { .. }), "{answer:?}");
     let program = worker.attach();
     let launch = Op::GraphLaunch {
-        exec: 0x600,
+        exec: ExecId::from_raw(0x600),
         stream: common::STREAM,
     };
     program.post(&launch);
@@ -286,9 +288,9 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     let Answer::Error(cu::CUDA_ERROR_INVALID_VALUE, _) = program.ask(&sync) else {
         panic!("its kernel is gone")
     };
-    let graph = graph_of(0x111, memory);
+    let graph = graph_of(FunctionId::from_raw(0x111), memory);
     let update = Op::GraphUpdate {
-        exec: 0x600,
+        exec: ExecId::from_raw(0x600),
         graph: Blob::Inline(&graph),
     };
     assert_eq!(program.ask(&update), Answer::None);

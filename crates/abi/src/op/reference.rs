@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Handle, Sampler};
+use super::{ArrayId, Sampler};
 
 /// How a texture reference is read, as the driver has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Mipmap {
     /// `CUDA_ARRAY3D_*`.
     pub flags: u32,
     /// The levels, which are arrays.
-    pub levels: Vec<Handle>,
+    pub levels: Vec<ArrayId>,
 }
 
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers.

@@ -13,7 +13,7 @@
 //!
 //! All numbers are little-endian. Any process may have written it: what it says is checked by who uses it.
 
-use super::Handle;
+use super::MemoryId;
 
 /// Bytes of a handle.
 pub const SHARED: usize = 64;
@@ -36,7 +36,7 @@ pub struct SharedMemory {
     /// Bytes.
     pub size: u64,
     /// The process's own handle of the physical memory; 0 for an allocation.
-    pub memory: Handle,
+    pub memory: MemoryId,
 }
 
 impl SharedMemory {
@@ -45,7 +45,13 @@ impl SharedMemory {
         let mut bytes = [0; SHARED];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..24].copy_from_slice(&self.sharer);
-        let numbers = [self.buffer, self.whole, self.offset, self.size, self.memory];
+        let numbers = [
+            self.buffer,
+            self.whole,
+            self.offset,
+            self.size,
+            self.memory.raw(),
+        ];
         for (place, number) in bytes[24..].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
@@ -62,7 +68,7 @@ impl SharedMemory {
             whole: number(32)?,
             offset: number(40)?,
             size: number(48)?,
-            memory: number(56)?,
+            memory: MemoryId::from_raw(number(56)?),
         };
         let end = shared.offset.checked_add(shared.size)?;
         (bytes[..8] == *MAGIC && shared.size > 0 && end <= shared.whole).then_some(shared)
@@ -81,7 +87,7 @@ mod tests {
             whole: 2 << 20,
             offset: 512,
             size: 1024,
-            memory: 0x100,
+            memory: MemoryId::from_raw(0x100),
         };
         let bytes = shared.encode();
         assert_eq!(SharedMemory::decode(&bytes), Some(shared));

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Address, Handle};
+use super::{Address, ArrayId, MipmapId};
 
 /// What a texture or a surface object is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resource {
     /// An array.
-    Array(Handle),
+    Array(ArrayId),
     /// Linear memory.
     Linear {
         /// Its first byte.
@@ -36,7 +36,7 @@ pub enum Resource {
         pitch: u64,
     },
     /// An array with levels.
-    Mipmapped(Handle),
+    Mipmapped(MipmapId),
 }
 
 impl Resource {

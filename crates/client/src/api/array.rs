@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{Extent, Handle};
+use fermata_abi::op::{ArrayId, Extent};
 use fermata_abi::sys::driver as sys;
 
 use super::boxes::issue;
@@ -126,7 +126,7 @@ fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool)
     };
     let corner = |at: At| match at {
         At::Array(array, x) => {
-            let array: Handle = session.arrays.get(array)?.handle;
+            let array: ArrayId = session.arrays.get(array)?.handle;
             Ok(Corner::Array {
                 array,
                 x: x as u64,

@@ -1,6 +1,7 @@
 //! Stream capture.
 
 use core::ffi::c_uint;
+use fermata_abi::op::StreamId;
 
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{CaptureError, CaptureStatus, NodeId};
@@ -120,7 +121,7 @@ fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
 }
 
 /// Node lists handed out, one per stream: good until the next such call for the stream.
-static LISTS: Mutex<Vec<(u64, Vec<usize>)>> = Mutex::new(Vec::new());
+static LISTS: Mutex<Vec<(StreamId, Vec<usize>)>> = Mutex::new(Vec::new());
 
 fn info(
     stream: sys::CUstream,
@@ -147,7 +148,7 @@ fn info(
     let nodes: Vec<usize> = found
         .dependencies
         .iter()
-        .map(|node| graphs.node_handle(found.graph, *node) as usize)
+        .map(|node| graphs.node_handle(found.graph, *node).raw() as usize)
         .collect();
     let mut lists = LISTS.lock();
     lists.retain(|(of, _)| *of != stream);

@@ -147,7 +147,7 @@ driver_api! {
     }
 
     fn cuCtxGetId(context: sys::CUcontext, id: Out<c_ulonglong>) {
-        id.set(session()?.contexts.get(context)?.handle)
+        id.set(session()?.contexts.get(context)?.handle.raw())
     }
 
     fn cuCtxGetApiVersion(context: sys::CUcontext, version: Out<c_uint>) {

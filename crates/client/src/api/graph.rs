@@ -2,7 +2,7 @@
 
 use core::ffi::c_uint;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{GraphId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Edge, EdgeData, Graph, NodeId};
 
@@ -167,7 +167,7 @@ driver_api! {
 /// Node handles of the API as nodes of `graph`.
 pub(super) fn ids(
     graphs: &State,
-    graph: Handle,
+    graph: GraphId,
     nodes: &[sys::CUgraphNode],
 ) -> Result<Vec<NodeId>> {
     let id = |node: &sys::CUgraphNode| match graphs.node(of(*node))? {
@@ -217,7 +217,7 @@ fn to_edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
 /// Writes as many handles as there is room for; with no room at all, only says how many there are.
 fn list(
     graphs: &mut State,
-    graph: Handle,
+    graph: GraphId,
     ids: &[NodeId],
     nodes: Out<sys::CUgraphNode>,
     count: Out<usize>,
@@ -227,7 +227,9 @@ fn list(
         return count.set(ids.len());
     }
     for n in 0..room {
-        let handle = ids.get(n).map_or(0, |id| graphs.node_handle(graph, *id));
+        let handle = ids
+            .get(n)
+            .map_or(GraphNodeId::NULL, |id| graphs.node_handle(graph, *id));
         nodes.set_at(n, to_pointer(handle))?;
     }
     count.set(room.min(ids.len()))

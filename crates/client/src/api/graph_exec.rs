@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_uint, c_ulonglong};
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{GraphNodeId, Op};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
@@ -235,8 +235,11 @@ fn update(exec: sys::CUgraphExec, graph: sys::CUgraph) -> Result<sys::CUgraphExe
             })
         }
         Err(error) => {
-            let mut handle =
-                |node: Option<_>| node.map_or(0, |node| graphs.node_handle(of(graph), node));
+            let mut handle = |node: Option<_>| {
+                node.map_or(GraphNodeId::NULL, |node| {
+                    graphs.node_handle(of(graph), node)
+                })
+            };
             let (node, from) = (handle(error.node), handle(error.from));
             Ok(sys::CUgraphExecUpdateResultInfo {
                 result: error.reason.cuda_result(),

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{GraphNodeId, Op};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{
     Graph, HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemsetNode, NodeKind,
@@ -310,7 +310,7 @@ pub(super) fn host_node(params: &sys::CUDA_HOST_NODE_PARAMS) -> Result<HostCall>
 }
 
 /// The kernel node behind a handle.
-pub(super) fn kernel(node: Handle) -> Result<KernelNode> {
+pub(super) fn kernel(node: GraphNodeId) -> Result<KernelNode> {
     match session()?.graphs.lock().kind(node)? {
         NodeKind::Kernel(kernel) => Ok(kernel.clone()),
         _ => Err(sys::CUDA_ERROR_INVALID_VALUE),

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use std::collections::HashMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ArrayId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, CopyEnd, KernelNode, MemsetNode, Place};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
         session.contexts.get(params.ctx)?
     };
     let handle = if params.func.is_null() {
-        of(params.kern)
+        of(params.kern).as_function()
     } else {
         of(params.func)
     };
@@ -58,11 +58,11 @@ struct View {
 }
 
 /// Views handed out, by node: the last one of each.
-static VIEWS: Mutex<Option<HashMap<Handle, View>>> = Mutex::new(None);
+static VIEWS: Mutex<Option<HashMap<GraphNodeId, View>>> = Mutex::new(None);
 
 /// A kernel node as the API's structure, whose parameter list stays good until the next such call.
 pub(super) fn kernel_params(
-    node: Handle,
+    node: GraphNodeId,
     kernel: &KernelNode,
 ) -> Result<sys::CUDA_KERNEL_NODE_PARAMS> {
     let function = find(to_pointer(kernel.function))?;
@@ -115,7 +115,7 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
         sys::CU_MEMORYTYPE_HOST => Ok((Place::Host, host)),
         sys::CU_MEMORYTYPE_DEVICE => Ok((Place::Device, device)),
         sys::CU_MEMORYTYPE_UNIFIED => Ok((Place::Unified, device)),
-        sys::CU_MEMORYTYPE_ARRAY => Ok((Place::Array, session()?.arrays.get(array)?.handle)),
+        sys::CU_MEMORYTYPE_ARRAY => Ok((Place::Array, session()?.arrays.get(array)?.handle.raw())),
         _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
     };
     let source = end(
@@ -210,13 +210,7 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
         };
         std::ptr::with_exposed_provenance_mut::<c_void>(address as usize)
     };
-    let array = |end: &CopyEnd| {
-        to_pointer(if end.place == Place::Array {
-            end.address
-        } else {
-            0
-        })
-    };
+    let array = |end: &CopyEnd| to_pointer(end.array().unwrap_or(ArrayId::NULL));
     let (src, dst) = (&copy.src, &copy.dst);
     sys::CUDA_MEMCPY3D {
         srcXInBytes: src.x_bytes as usize,

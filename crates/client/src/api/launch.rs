@@ -209,7 +209,7 @@ fn issue_special(
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let mut value = value;
-        value[..8].copy_from_slice(&event.handle.to_le_bytes());
+        value[..8].copy_from_slice(&event.handle.raw().to_le_bytes());
         events.push((event, id, value));
     }
     let early = given.early.is_some();

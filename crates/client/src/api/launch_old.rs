@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::HashMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::FunctionId;
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -28,7 +28,7 @@ struct Settings {
 }
 
 /// By function.
-static SETTINGS: Mutex<Option<HashMap<Handle, Settings>>> = Mutex::new(None);
+static SETTINGS: Mutex<Option<HashMap<FunctionId, Settings>>> = Mutex::new(None);
 
 driver_api! {
     fn cuFuncSetBlockShape(function: sys::CUfunction, x: c_int, y: c_int, z: c_int) {

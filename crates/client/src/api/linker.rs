@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_uint, c_void};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, Handle, LinkInput, LinkJob, Op, ReplyBody};
+use fermata_abi::op::{Blob, LinkInput, LinkJob, LinkerId, Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -45,7 +45,7 @@ struct Linker {
     image: Option<Arc<Vec<u8>>>,
 }
 
-static LINKERS: Mutex<Option<HashMap<Handle, Linker>>> = Mutex::new(None);
+static LINKERS: Mutex<Option<HashMap<LinkerId, Linker>>> = Mutex::new(None);
 
 driver_api! {
     fn cuLinkCreate(
@@ -241,7 +241,7 @@ fn add(
     Ok(())
 }
 
-fn complete(state: Handle) -> Result<Arc<Vec<u8>>> {
+fn complete(state: LinkerId) -> Result<Arc<Vec<u8>>> {
     let context = current()?.handle;
     let (job, logs) = {
         let mut linkers = LINKERS.lock();

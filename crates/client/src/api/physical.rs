@@ -1,6 +1,7 @@
 //! Physical memory and address ranges.
 
 use core::ffi::{c_ulonglong, c_void};
+use fermata_abi::op::MemoryId;
 
 use fermata_abi::sys::driver as sys;
 
@@ -49,16 +50,16 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
-        handle.set(session.physical.create(&session.devices, size as u64, &prop.get()?)?)
+        handle.set(session.physical.create(&session.devices, size as u64, &prop.get()?)?.raw())
     }
 
     fn cuMemRelease(handle: sys::CUmemGenericAllocationHandle) {
-        session()?.physical.release(handle)
+        session()?.physical.release(MemoryId::from_raw(handle))
     }
 
     fn cuMemRetainAllocationHandle(handle: Out<sys::CUmemGenericAllocationHandle>, address: *mut c_void) {
         let session = session()?;
-        handle.set(session.physical.retain(&session.memory, address.addr() as u64)?)
+        handle.set(session.physical.retain(&session.memory, address.addr() as u64)?.raw())
     }
 
     fn cuMemMap(
@@ -72,7 +73,8 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
-        session.physical.map(&session.memory, address, size as u64, offset as u64, handle)
+        let memory = MemoryId::from_raw(handle);
+        session.physical.map(&session.memory, address, size as u64, offset as u64, memory)
     }
 
     fn cuMemUnmap(address: sys::CUdeviceptr, size: usize) {
@@ -106,7 +108,7 @@ driver_api! {
         prop: Out<sys::CUmemAllocationProp>,
         handle: sys::CUmemGenericAllocationHandle,
     ) {
-        let physical = session()?.physical.get(handle)?;
+        let physical = session()?.physical.get(MemoryId::from_raw(handle))?;
         prop.set(sys::CUmemAllocationProp {
             type_: sys::CU_MEM_ALLOCATION_TYPE_PINNED,
             requestedHandleTypes: physical.handle_types,

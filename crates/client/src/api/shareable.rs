@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 
-use fermata_abi::op::{SHARED, SharedMemory};
+use fermata_abi::op::{MemoryId, SHARED, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
@@ -31,7 +31,7 @@ driver_api! {
         if handle.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let reserved = shared::share(block.start, 0)?.map(|byte| byte as core::ffi::c_char);
+        let reserved = shared::share(block.start, MemoryId::NULL)?.map(|byte| byte as core::ffi::c_char);
         handle.set(sys::CUipcMemHandle { reserved })
     }
 
@@ -45,7 +45,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
-        let given = given.filter(|it| it.memory == 0).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let given = given.filter(|it| it.memory == MemoryId::NULL).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         address.set(session.opened.open((&session.devices, &session.memory), given)?)
     }
 
@@ -60,6 +60,7 @@ driver_api! {
         kind: sys::CUmemAllocationHandleType,
         flags: c_ulonglong,
     ) {
+        let handle = MemoryId::from_raw(handle);
         let memory = session()?.physical.get(handle)?;
         if kind != sys::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
@@ -85,11 +86,11 @@ driver_api! {
             true => session.physical.share(given.memory).map(|()| given.memory)?,
             false => session.physical.fetch(&session.devices, &given)?,
         };
-        handle.set(memory)
+        handle.set(memory.raw())
     }
 }
 
-fn export(handle: u64) -> Result<File> {
+fn export(handle: MemoryId) -> Result<File> {
     let bytes = shared::share(0, handle)?;
     let failed = |_| sys::CUDA_ERROR_OPERATING_SYSTEM;
     let file = rustix::fs::memfd_create("fermata-memory", MemfdFlags::CLOEXEC);
@@ -109,6 +110,6 @@ fn import(descriptor: c_int) -> Result<SharedMemory> {
     let mut bytes = [0; SHARED];
     file.read_exact_at(&mut bytes, 0)
         .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-    let given = SharedMemory::decode(&bytes).filter(|it| it.memory != 0);
+    let given = SharedMemory::decode(&bytes).filter(|it| it.memory != MemoryId::NULL);
     given.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
 }

@@ -63,7 +63,7 @@ impl Driver for Client {
     }
 
     fn context_id(&self, context: sys::CUcontext) -> Result<u64> {
-        Ok(session()?.contexts.get(context)?.handle)
+        Ok(session()?.contexts.get(context)?.handle.raw())
     }
 
     fn stream_id(&self, context: sys::CUcontext, stream: sys::CUstream) -> Result<u64> {

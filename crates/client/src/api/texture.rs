@@ -1,6 +1,6 @@
 //! Texture and surface objects.
 
-use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
+use fermata_abi::op::{Resource, ResourceView, Sampler, Texture, TextureId};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
@@ -19,19 +19,19 @@ driver_api! {
         let resource = resource_of(&resource.get()?)?;
         let sampler = Some(sampler_of(&texture.get()?));
         let view = view.get().ok().as_ref().map(view_of);
-        object.set(session()?.textures.create(Texture { resource, sampler, view })?)
+        object.set(session()?.textures.create(Texture { resource, sampler, view })?.raw())
     }
 
     fn cuTexObjectDestroy(object: sys::CUtexObject) {
-        session()?.textures.destroy(false, object)
+        session()?.textures.destroy(false, TextureId::from_raw(object))
     }
 
     fn cuTexObjectGetResourceDesc(resource: Out<sys::CUDA_RESOURCE_DESC>, object: sys::CUtexObject) {
-        resource.set(to_resource(&session()?.textures.get(false, object)?.resource))
+        resource.set(to_resource(&session()?.textures.get(false, TextureId::from_raw(object))?.resource))
     }
 
     fn cuTexObjectGetTextureDesc(texture: Out<sys::CUDA_TEXTURE_DESC>, object: sys::CUtexObject) {
-        let sampler = session()?.textures.get(false, object)?.sampler;
+        let sampler = session()?.textures.get(false, TextureId::from_raw(object))?.sampler;
         texture.set(to_sampler(&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
     }
 
@@ -39,7 +39,7 @@ driver_api! {
         view: Out<sys::CUDA_RESOURCE_VIEW_DESC>,
         object: sys::CUtexObject,
     ) {
-        let known = session()?.textures.get(false, object)?.view;
+        let known = session()?.textures.get(false, TextureId::from_raw(object))?.view;
         view.set(to_view(&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
     }
 
@@ -49,18 +49,18 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let surface = Texture { resource, sampler: None, view: None };
-        object.set(session()?.textures.create(surface)?)
+        object.set(session()?.textures.create(surface)?.raw())
     }
 
     fn cuSurfObjectDestroy(object: sys::CUsurfObject) {
-        session()?.textures.destroy(true, object)
+        session()?.textures.destroy(true, TextureId::from_raw(object))
     }
 
     fn cuSurfObjectGetResourceDesc(
         resource: Out<sys::CUDA_RESOURCE_DESC>,
         object: sys::CUsurfObject,
     ) {
-        resource.set(to_resource(&session()?.textures.get(true, object)?.resource))
+        resource.set(to_resource(&session()?.textures.get(true, TextureId::from_raw(object))?.resource))
     }
 }
 

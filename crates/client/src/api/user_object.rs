@@ -2,7 +2,7 @@
 
 use core::ffi::{c_uint, c_void};
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{GraphId, UserObjectId};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::Out;
@@ -61,7 +61,7 @@ driver_api! {
 }
 
 /// Gives back what a destroyed graph held.
-pub(super) fn release_all(session: &Session, graph: Handle) {
+pub(super) fn release_all(session: &Session, graph: GraphId) {
     let mut given_back = Vec::new();
     session
         .graphs
@@ -79,7 +79,7 @@ pub(super) fn release_all(session: &Session, graph: Handle) {
     }
 }
 
-fn retain(session: &Session, object: Handle, count: u32) -> Result {
+fn retain(session: &Session, object: UserObjectId, count: u32) -> Result {
     let mut graphs = session.graphs.lock();
     let object = graphs
         .objects
@@ -92,7 +92,7 @@ fn retain(session: &Session, object: Handle, count: u32) -> Result {
     Ok(())
 }
 
-fn release(session: &Session, object: Handle, count: u32) -> Result {
+fn release(session: &Session, object: UserObjectId, count: u32) -> Result {
     let gone = {
         let mut graphs = session.graphs.lock();
         let found = graphs

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{ContextId, Op};
 use fermata_abi::sys::driver::CUresult;
 use parking_lot::Mutex;
 
@@ -19,17 +19,17 @@ use crate::result::Result;
 static ANY: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The context that is current to the thread, 0 if none is.
-    static CURRENT: Cell<Handle> = const { Cell::new(0) };
+    static CURRENT: Cell<ContextId> = const { Cell::new(ContextId::NULL) };
 }
 
-static DEAD: Mutex<Vec<(Handle, CUresult)>> = Mutex::new(Vec::new());
+static DEAD: Mutex<Vec<(ContextId, CUresult)>> = Mutex::new(Vec::new());
 
 /// The fault that has ended a context.
 ///
 /// # Errors
 /// That fault.
 #[inline]
-pub fn check(context: Handle) -> Result {
+pub fn check(context: ContextId) -> Result {
     if ANY.load(Ordering::Relaxed) {
         look_up(context)
     } else {
@@ -64,7 +64,7 @@ pub fn check_current() -> Result {
 }
 
 #[cold]
-fn look_up(context: Handle) -> Result {
+fn look_up(context: ContextId) -> Result {
     match DEAD.lock().iter().find(|(dead, _)| *dead == context) {
         Some((_, status)) => Err(*status),
         None => Ok(()),
@@ -72,7 +72,7 @@ fn look_up(context: Handle) -> Result {
 }
 
 /// `context` has ended with `status`.
-pub fn note(context: Handle, status: CUresult) {
+pub fn note(context: ContextId, status: CUresult) {
     let mut dead = DEAD.lock();
     if !dead.iter().any(|(known, _)| *known == context) {
         dead.push((context, status));
@@ -81,16 +81,16 @@ pub fn note(context: Handle, status: CUresult) {
 }
 
 /// The context that is current to the thread, as far as faults are concerned.
-pub fn current() -> Option<Handle> {
-    Some(CURRENT.get()).filter(|context| *context != 0)
+pub fn current() -> Option<ContextId> {
+    Some(CURRENT.get()).filter(|context| *context != ContextId::NULL)
 }
 
 /// Another context is current to the thread, or none.
-pub fn set_current(context: Option<Handle>) {
-    CURRENT.set(context.unwrap_or(0));
+pub fn set_current(context: Option<ContextId>) {
+    CURRENT.set(context.unwrap_or(ContextId::NULL));
 }
 
 /// The context is gone; its handle may come again.
-pub fn forget(context: Handle) {
+pub fn forget(context: ContextId) {
     DEAD.lock().retain(|(dead, _)| *dead != context);
 }

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{Handle, Op, Reply, ReplyBody, ends_context};
+use fermata_abi::op::{ContextId, Op, Reply, ReplyBody, ends_context};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult,
@@ -262,7 +262,7 @@ pub fn pair(body: ReplyBody<'_>) -> Result<(u64, u64)> {
 }
 
 /// The body of a successful reply to an operation that names `context`.
-pub fn success(context: Option<Handle>, reply: Reply<'_>) -> Result<ReplyBody<'_>> {
+pub fn success(context: Option<ContextId>, reply: Reply<'_>) -> Result<ReplyBody<'_>> {
     if reply.status == CUDA_SUCCESS {
         return Ok(reply.body);
     }
@@ -276,7 +276,7 @@ pub fn success(context: Option<Handle>, reply: Reply<'_>) -> Result<ReplyBody<'_
 
 /// An operation on `named`, or on a context that it does not tell, has been answered with `status`.
 #[cold]
-fn learn(named: Option<Handle>, status: CUresult) {
+fn learn(named: Option<ContextId>, status: CUresult) {
     if !ends_context(status) {
         return;
     }

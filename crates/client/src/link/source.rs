@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
-use fermata_abi::op::{Blob, Handle, ImageRef, Op, ReplyBody};
+use fermata_abi::op::{Blob, ContextId, FileId, HeldImageId, ImageRef, ModuleId, Op, ReplyBody};
 use fermata_abi::sys::driver::{CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY};
 use fermata_wire::FromProgram;
 use rustix::fs::MemfdFlags;
@@ -31,13 +31,13 @@ const LARGE: usize = 1 << 20;
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
     /// The worker holds it under this handle.
-    Hold(Handle),
+    Hold(HeldImageId),
     /// It becomes a module in a context.
     Load {
         /// The module.
-        module: Handle,
+        module: ModuleId,
         /// The context.
-        context: Handle,
+        context: ContextId,
     },
 }
 
@@ -58,7 +58,7 @@ impl Order {
     }
 
     /// Has it done with an image that the worker holds.
-    pub fn give_held(self, image: Handle, log: impl FnOnce(&str)) -> Result {
+    pub fn give_held(self, image: HeldImageId, log: impl FnOnce(&str)) -> Result {
         let op = self.op(ImageRef::Held { image });
         link::ask_long(&op, log, nothing)
     }
@@ -136,7 +136,7 @@ fn nothing(body: ReplyBody<'_>) -> Result {
     link::nothing(body)
 }
 
-fn send(file: Handle, fd: BorrowedFd<'_>) -> Result {
+fn send(file: FileId, fd: BorrowedFd<'_>) -> Result {
     link::side()?
         .send_region(&FromProgram::File { file }, fd)
         .map_err(|error| link::lost(&error))

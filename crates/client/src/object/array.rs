@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{ArrayId, ContextId, MipmapId, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::handles::{self, Table};
@@ -12,19 +12,19 @@ use crate::result::Result;
 
 /// All arrays.
 #[derive(Debug, Default)]
-pub struct Arrays(Table<Array>);
+pub struct Arrays(Table<ArrayId, Array>);
 
 /// An array.
 #[derive(Debug)]
 pub struct Array {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: ArrayId,
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// What was asked for.
     pub shape: Shape,
     /// The array with levels that it is a level of.
-    pub of: Option<Handle>,
+    pub of: Option<MipmapId>,
 }
 
 /// Extent, format and flags of an array.
@@ -135,7 +135,7 @@ impl Arrays {
     }
 
     /// Forgets the levels of an array that is gone.
-    pub fn forget_levels(&self, of: Handle) {
+    pub fn forget_levels(&self, of: MipmapId) {
         self.0.remove_if(|array| array.of == Some(of));
     }
 
@@ -162,7 +162,7 @@ impl Arrays {
     }
 
     /// Forgets the arrays of a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|array| array.context == context);
     }
 }

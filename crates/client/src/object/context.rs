@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{ContextId, Op};
 use fermata_abi::sys::driver::{
     CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
     CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
@@ -22,7 +22,7 @@ use crate::result::Result;
 #[derive(Debug)]
 pub struct Context {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: ContextId,
     /// Ordinal of its device among the visible ones.
     pub device: CUdevice,
     /// Whether it is the device's primary context.
@@ -37,7 +37,7 @@ pub struct Context {
 /// All contexts.
 #[derive(Debug, Default)]
 pub struct Contexts {
-    table: Table<Context>,
+    table: Table<ContextId, Context>,
     primaries: Mutex<Vec<Primary>>,
 }
 
@@ -273,7 +273,7 @@ impl Contexts {
     fn make(
         &self,
         devices: &Devices,
-        handle: Handle,
+        handle: ContextId,
         device: CUdevice,
         flags: u32,
         primary: bool,

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use fermata_abi::op::{Address, Blob, Handle, Op, Place, ReplyBody, StreamRef};
+use fermata_abi::op::{Address, Blob, ContextId, Op, Place, ReplyBody, StreamRef};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
 use fermata_graph::CopyEnd;
 use fermata_wire::{Pending, Staged};
@@ -238,7 +238,7 @@ fn pieces(len: u64) -> impl Iterator<Item = (u64, u64)> {
 #[derive(Default)]
 pub struct Window {
     under_way: VecDeque<(Pending<'static>, Staged<'static>, u64)>,
-    context: Option<Handle>,
+    context: Option<ContextId>,
 }
 
 impl Window {

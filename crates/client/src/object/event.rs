@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{ContextId, EventId, Op};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUevent};
 
 use crate::handles::{self, Table};
@@ -15,13 +15,13 @@ use crate::result::Result;
 
 /// All events.
 #[derive(Debug, Default)]
-pub struct Events(Table<Event>);
+pub struct Events(Table<EventId, Event>);
 
 /// An event.
 #[derive(Debug)]
 pub struct Event {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: EventId,
     /// Where it was made.
     pub context: Arc<Context>,
     /// `CUevent_flags`.
@@ -80,7 +80,7 @@ impl Events {
     }
 
     /// Forgets the events of a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|event| event.context.handle == context);
     }
 }

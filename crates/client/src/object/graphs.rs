@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, UserObjectId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
@@ -32,23 +32,23 @@ pub struct Graphs(Mutex<State>);
 #[derive(Debug, Default)]
 pub struct State {
     /// The program's graphs.
-    roots: HashMap<Handle, Graph>,
+    roots: HashMap<GraphId, Graph>,
     /// Handles of graphs: a root and the way from it.
-    graphs: HashMap<Handle, Name>,
-    graph_handles: HashMap<Name, Handle>,
-    nodes: HashMap<Handle, (Handle, NodeId)>,
-    node_handles: HashMap<(Handle, NodeId), Handle>,
+    graphs: HashMap<GraphId, Name>,
+    graph_handles: HashMap<Name, GraphId>,
+    nodes: HashMap<GraphNodeId, (GraphId, NodeId)>,
+    node_handles: HashMap<(GraphId, NodeId), GraphNodeId>,
     /// Executable graphs.
-    pub execs: HashMap<Handle, Exec>,
+    pub execs: HashMap<ExecId, Exec>,
     /// Captures in progress.
     pub captures: Captures,
     /// Objects of the program that graphs keep alive.
-    pub objects: HashMap<Handle, UserObject>,
+    pub objects: HashMap<UserObjectId, UserObject>,
     /// How many references of an object a graph holds.
-    pub held: HashMap<(Handle, Handle), u32>,
+    pub held: HashMap<(GraphId, UserObjectId), u32>,
 }
 
-type Name = (Handle, Vec<NodeId>);
+type Name = (GraphId, Vec<NodeId>);
 
 /// A node with its way from the root.
 pub type Place = (Vec<NodeId>, NodeId);
@@ -57,7 +57,7 @@ pub type Place = (Vec<NodeId>, NodeId);
 #[derive(Debug)]
 pub struct Exec {
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// What it does.
     pub graph: Graph,
     /// Flags it was made with.
@@ -150,7 +150,7 @@ pub fn refused(_: GraphError) -> u32 {
 
 impl State {
     /// Makes a graph known.
-    pub fn create(&mut self, graph: Graph) -> Handle {
+    pub fn create(&mut self, graph: Graph) -> GraphId {
         let handle = handles::fresh();
         self.roots.insert(handle, graph);
         self.graphs.insert(handle, (handle, Vec::new()));
@@ -159,7 +159,7 @@ impl State {
     }
 
     /// The graph behind a handle.
-    pub fn graph(&self, handle: Handle) -> Result<&Graph> {
+    pub fn graph(&self, handle: GraphId) -> Result<&Graph> {
         let (root, path) = self
             .graphs
             .get(&handle)
@@ -169,7 +169,7 @@ impl State {
     }
 
     /// The graph behind a handle, to be changed.
-    pub fn graph_mut(&mut self, handle: Handle) -> Result<&mut Graph> {
+    pub fn graph_mut(&mut self, handle: GraphId) -> Result<&mut Graph> {
         let (root, path) = self
             .graphs
             .get(&handle)
@@ -182,12 +182,12 @@ impl State {
     }
 
     /// Forgets a graph, its nodes and the graphs inside it.
-    pub fn destroy(&mut self, handle: Handle) -> Result {
+    pub fn destroy(&mut self, handle: GraphId) -> Result {
         if !matches!(self.graphs.get(&handle), Some((root, _)) if *root == handle) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         self.roots.remove(&handle);
-        let inside: HashSet<Handle> = self
+        let inside: HashSet<GraphId> = self
             .graphs
             .iter()
             .filter(|(_, name)| name.0 == handle)
@@ -203,7 +203,7 @@ impl State {
     }
 
     /// The handle of a node.
-    pub fn node_handle(&mut self, graph: Handle, node: NodeId) -> Handle {
+    pub fn node_handle(&mut self, graph: GraphId, node: NodeId) -> GraphNodeId {
         let handle = *self
             .node_handles
             .entry((graph, node))
@@ -213,7 +213,7 @@ impl State {
     }
 
     /// The graph and node behind a handle.
-    pub fn node(&self, handle: Handle) -> Result<(Handle, NodeId)> {
+    pub fn node(&self, handle: GraphNodeId) -> Result<(GraphId, NodeId)> {
         self.nodes
             .get(&handle)
             .copied()
@@ -221,7 +221,7 @@ impl State {
     }
 
     /// What a node does.
-    pub fn kind(&self, handle: Handle) -> Result<&NodeKind> {
+    pub fn kind(&self, handle: GraphNodeId) -> Result<&NodeKind> {
         let (graph, node) = self.node(handle)?;
         self.graph(graph)?
             .node(node)
@@ -230,13 +230,13 @@ impl State {
     }
 
     /// Gives a node other parameters.
-    pub fn set_kind(&mut self, handle: Handle, kind: NodeKind) -> Result {
+    pub fn set_kind(&mut self, handle: GraphNodeId, kind: NodeKind) -> Result {
         let (graph, node) = self.node(handle)?;
         self.graph_mut(graph)?.set(node, kind).map_err(refused)
     }
 
     /// Takes a node out of its graph.
-    pub fn remove_node(&mut self, handle: Handle) -> Result {
+    pub fn remove_node(&mut self, handle: GraphNodeId) -> Result {
         let (graph, node) = self.node(handle)?;
         self.graph_mut(graph)?.remove(node).map_err(refused)?;
         self.nodes.remove(&handle);
@@ -245,7 +245,7 @@ impl State {
     }
 
     /// The handle of the graph inside a child-graph node.
-    pub fn inner_handle(&mut self, node: Handle) -> Result<Handle> {
+    pub fn inner_handle(&mut self, node: GraphNodeId) -> Result<GraphId> {
         let NodeKind::ChildGraph(_) = self.kind(node)? else {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         };
@@ -265,7 +265,7 @@ impl State {
     }
 
     /// The way from the root to a node's graph, and the node.
-    pub fn path(&self, node: Handle) -> Result<(Vec<NodeId>, NodeId)> {
+    pub fn path(&self, node: GraphNodeId) -> Result<(Vec<NodeId>, NodeId)> {
         let (graph, id) = self.node(node)?;
         let (_, path) = self
             .graphs
@@ -282,7 +282,12 @@ impl State {
     }
 
     /// Gives a node of an executable graph other parameters.
-    pub fn set_exec(&mut self, exec: sys::CUgraphExec, node: Handle, kind: NodeKind) -> Result {
+    pub fn set_exec(
+        &mut self,
+        exec: sys::CUgraphExec,
+        node: GraphNodeId,
+        kind: NodeKind,
+    ) -> Result {
         let (path, id) = self.path(node)?;
         let exec = self.exec(exec)?;
         let inner = exec.graph.inner_mut(&path).map_err(refused)?;

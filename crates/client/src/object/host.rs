@@ -11,7 +11,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{Address, HOST_BASE, HOST_END, Handle, HostKind, Op};
+use fermata_abi::op::{Address, ContextId, HOST_BASE, HOST_END, HostKind, Op};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
@@ -170,7 +170,7 @@ pub fn make_ordinary(block: Arc<Block>) -> Result {
 }
 
 /// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.
-pub fn forget(memory: &Mirror, context: Handle) {
+pub fn forget(memory: &Mirror, context: ContextId) {
     let blocks = memory.host_blocks();
     for block in blocks.iter().filter(|block| block.context == context) {
         // What the worker cannot let go of now goes with the session.

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Address, Handle, HostKind, StreamRef};
+use fermata_abi::op::{Address, ContextId, HostKind, ModuleId, StreamRef};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -86,7 +86,12 @@ impl Managed {
     }
 
     /// Forgets the variables of a module that is going.
-    pub fn forget(&self, memory: &Mirror, (streams, graphs): (&Streams, &Graphs), module: u64) {
+    pub fn forget(
+        &self,
+        memory: &Mirror,
+        (streams, graphs): (&Streams, &Graphs),
+        module: ModuleId,
+    ) {
         if !ANY.load(Ordering::Acquire) {
             return;
         }
@@ -103,7 +108,7 @@ impl Managed {
 
     /// Forgets the variables of a context that ends. The program may go on to look at what it knows their addresses of,
     /// so the shared copies stay as ordinary memory.
-    pub fn forget_context(&self, memory: &Mirror, context: Handle) {
+    pub fn forget_context(&self, memory: &Mirror, context: ContextId) {
         self.0.lock().retain(|variable| {
             let goes = variable.module.context.handle == context;
             let shared = |block: &Block| block.kind == Kind::Host(HostKind::Managed);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, Mipmap, Op};
+use fermata_abi::op::{ContextId, Mipmap, MipmapId, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::handles::{self, Table};
@@ -13,15 +13,15 @@ use crate::result::Result;
 
 /// All arrays with levels.
 #[derive(Debug, Default)]
-pub struct Mipmaps(Table<Mipmapped>);
+pub struct Mipmaps(Table<MipmapId, Mipmapped>);
 
 /// An array with levels.
 #[derive(Debug)]
 pub struct Mipmapped {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: MipmapId,
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// What was asked for, and the levels.
     pub shape: Mipmap,
 }
@@ -94,7 +94,7 @@ impl Mipmaps {
     }
 
     /// Forgets the arrays of a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|mipmap| mipmap.context == context);
     }
 }

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{Address, Handle, HostKind};
+use fermata_abi::op::{Address, ContextId, HostKind, MemoryId, ModuleId};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUdevice};
 use parking_lot::{RwLock, RwLockReadGuard};
 
@@ -20,11 +20,11 @@ pub enum Kind {
     /// Allocated in stream order.
     Pool,
     /// Physical memory mapped into a reservation.
-    Mapped,
+    Mapped(MemoryId),
     /// An allocation of another process.
     Opened,
     /// A variable of a module.
-    Variable,
+    Variable(ModuleId),
     /// Memory shared with the worker.
     Host(HostKind),
 }
@@ -41,13 +41,19 @@ pub struct Block {
     /// What it is.
     pub kind: Kind,
     /// The context it was made in.
-    pub context: Handle,
+    pub context: ContextId,
     /// Ordinal of that context's device.
     pub device: CUdevice,
     /// Flags it was made with.
     pub flags: u32,
-    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`, from [`fresh_id`].
     pub id: u64,
+}
+
+/// A number for what a program tells memory apart by: no memory of the process has had it before.
+pub fn fresh_id() -> u64 {
+    static ID: AtomicU64 = AtomicU64::new(1);
+    ID.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Block {
@@ -58,8 +64,7 @@ impl Block {
         kind: Kind,
         context: &crate::object::context::Context,
     ) -> Self {
-        static ID: AtomicU64 = AtomicU64::new(1);
-        let id = ID.fetch_add(1, Ordering::Relaxed);
+        let id = fresh_id();
         let (context, device) = (context.handle, context.device);
         Self {
             start,
@@ -139,9 +144,9 @@ impl Mirror {
     }
 
     /// Forgets the device memory of a context.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         let goes = |block: &Block| {
-            let kind = matches!(block.kind, Kind::Device | Kind::Pool | Kind::Variable);
+            let kind = matches!(block.kind, Kind::Device | Kind::Pool | Kind::Variable(_));
             block.context == context && kind
         };
         self.0.write().retain(|_, block| !goes(block));

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fermata_abi::op::{Address, FunctionInfo, Handle, Op, ReplyBody};
+use fermata_abi::op::{Address, FunctionId, FunctionInfo, ModuleId, Op, ReplyBody};
 use fermata_abi::sys::driver::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
@@ -30,7 +30,7 @@ const SETTABLE: [u32; 2] = [
 #[derive(Debug)]
 pub struct Module {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: ModuleId,
     /// Where it is loaded.
     pub context: Arc<Context>,
     /// Its kernels, when somebody has asked.
@@ -56,7 +56,7 @@ pub struct Variable {
 #[derive(Debug)]
 pub struct Function {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: FunctionId,
     /// The module it is in.
     pub module: Arc<Module>,
     /// Its name.
@@ -103,7 +103,7 @@ impl Limits {
 
 impl Module {
     /// A module that the worker has loaded.
-    pub fn new(handle: Handle, context: &Arc<Context>, of_library: bool) -> Self {
+    pub fn new(handle: ModuleId, context: &Arc<Context>, of_library: bool) -> Self {
         Self {
             handle,
             context: context.clone(),
@@ -147,11 +147,8 @@ impl Module {
             _ => Err(CUDA_ERROR_UNKNOWN),
         })?;
         if memory.find(address).is_none() {
-            let block = Block::new(address, size, Kind::Variable, &self.context);
-            memory.insert(Block {
-                id: self.handle,
-                ..block
-            });
+            let kind = Kind::Variable(self.handle);
+            memory.insert(Block::new(address, size, kind, &self.context));
         }
         Ok(Variable {
             address,
@@ -222,7 +219,7 @@ impl Function {
     }
 }
 
-fn function_info(function: Handle, module: Handle, name: &str) -> Result<FunctionInfo> {
+fn function_info(function: FunctionId, module: ModuleId, name: &str) -> Result<FunctionInfo> {
     link::ask(
         &Op::FunctionGet {
             function,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, FunctionId, HeldImageId, KernelId, LibraryId, ModuleId};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE};
 use parking_lot::{Mutex, RwLock};
 
@@ -24,22 +24,22 @@ use crate::result::Result;
 #[derive(Debug, Default)]
 pub struct Modules {
     /// Modules by handle.
-    pub modules: Table<Module>,
+    pub modules: Table<ModuleId, Module>,
     /// Functions by handle.
-    pub functions: Table<Function>,
+    pub functions: Table<FunctionId, Function>,
     /// Libraries by handle.
-    pub libraries: Table<Library>,
+    pub libraries: Table<LibraryId, Library>,
     /// Kernels by handle.
-    pub kernels: Table<Kernel>,
+    pub kernels: Table<KernelId, Kernel>,
 }
 
 /// A library.
 #[derive(Debug)]
 pub struct Library {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: LibraryId,
     image: Kept,
-    modules: Mutex<HashMap<Handle, Arc<Module>>>,
+    modules: Mutex<HashMap<ContextId, Arc<Module>>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
@@ -49,12 +49,12 @@ enum Kept {
     /// Small: its bytes.
     Here(Vec<u8>),
     /// By the worker, under this handle.
-    There(Handle),
+    There(HeldImageId),
 }
 
 impl Library {
     /// The handle under which the worker holds its image, if it does.
-    pub fn held(&self) -> Option<Handle> {
+    pub fn held(&self) -> Option<HeldImageId> {
         match self.image {
             Kept::Here(_) => None,
             Kept::There(image) => Some(image),
@@ -66,12 +66,12 @@ impl Library {
 #[derive(Debug)]
 pub struct Kernel {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: KernelId,
     /// The library.
     pub library: Arc<Library>,
     /// Its name.
     pub name: CString,
-    functions: RwLock<HashMap<Handle, Arc<Function>>>,
+    functions: RwLock<HashMap<ContextId, Arc<Function>>>,
     attributes: Mutex<HashMap<i32, i32>>,
 }
 
@@ -111,7 +111,7 @@ impl Modules {
     }
 
     /// Takes a module out, with its functions.
-    pub fn take(&self, handle: Handle) -> Result<Arc<Module>> {
+    pub fn take(&self, handle: ModuleId) -> Result<Arc<Module>> {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.functions
             .remove_if(|function| function.module.handle == handle);
@@ -136,7 +136,7 @@ impl Modules {
     #[inline(always)]
     pub fn with_launchable<T>(
         &self,
-        handle: Handle,
+        handle: FunctionId,
         act: impl FnOnce(&Arc<Context>, &Function) -> Result<T>,
     ) -> Result<T> {
         with_current(|context| {
@@ -151,10 +151,13 @@ impl Modules {
     }
 
     /// The function behind a `CUfunction` or a `CUkernel` in a context.
-    pub fn launchable(&self, handle: Handle, context: &Arc<Context>) -> Result<Arc<Function>> {
+    pub fn launchable(&self, handle: FunctionId, context: &Arc<Context>) -> Result<Arc<Function>> {
         match self.functions.get(handle, CUDA_ERROR_INVALID_HANDLE) {
             Ok(function) => Ok(function),
-            Err(missing) => self.kernel_function(&*self.kernels.get(handle, missing)?, context),
+            Err(missing) => {
+                let kernel = self.kernels.get(handle.as_kernel(), missing)?;
+                self.kernel_function(&kernel, context)
+            }
         }
     }
 
@@ -164,8 +167,9 @@ impl Modules {
         let image = if image.len() <= INLINE {
             Kept::Here(image.to_vec())
         } else {
-            Order::Hold(handle).give(image, |_| ())?;
-            Kept::There(handle)
+            let held = handles::fresh();
+            Order::Hold(held).give(image, |_| ())?;
+            Kept::There(held)
         };
         let (modules, kernels) = (Mutex::default(), Mutex::default());
         let library = Arc::new(Library {
@@ -179,7 +183,7 @@ impl Modules {
     }
 
     /// Takes a library out, with its kernels; the modules that it has become, which are still loaded.
-    pub fn take_library(&self, handle: Handle) -> Result<(Arc<Library>, Vec<Arc<Module>>)> {
+    pub fn take_library(&self, handle: LibraryId) -> Result<(Arc<Library>, Vec<Arc<Module>>)> {
         let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.kernels
             .remove_if(|kernel| kernel.library.handle == handle);
@@ -236,12 +240,14 @@ impl Modules {
     }
 
     /// The handle of the kernel of a library that a function is of, 0 if it is of none.
-    pub fn kernel_of(&self, function: Handle) -> Handle {
+    pub fn kernel_of(&self, function: FunctionId) -> KernelId {
         let has = |kernel: &Kernel| {
             let functions = kernel.functions.read();
             functions.values().any(|known| known.handle == function)
         };
-        self.kernels.find(has).map_or(0, |kernel| kernel.handle)
+        self.kernels
+            .find(has)
+            .map_or(KernelId::NULL, |kernel| kernel.handle)
     }
 
     /// The function that a kernel is in a context.
@@ -279,7 +285,7 @@ impl Modules {
     }
 
     /// Forgets what was loaded into a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         let modules = self
             .modules
             .remove_if(|module| module.context.handle == context);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::{Handle, Occupancy, Op, ReplyBody};
+use fermata_abi::op::{FunctionId, Occupancy, Op, ReplyBody};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
 use parking_lot::Mutex;
 
@@ -29,7 +29,7 @@ struct Known {
 
 impl Answers {
     /// What the driver says, one number or two.
-    pub fn ask(&self, function: Handle, question: Occupancy<'_>) -> Result<(u64, u64)> {
+    pub fn ask(&self, function: FunctionId, question: Occupancy<'_>) -> Result<(u64, u64)> {
         let key = postcard::to_stdvec(&question).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let generation = link::generation();
         let revision = {

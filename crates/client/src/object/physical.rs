@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Op, SharedMemory};
+use fermata_abi::op::{Address, ContextId, MemoryId, Op, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::handles::{self, Table};
 use crate::link;
 use crate::object::devices::Devices;
-use crate::object::mirror::{Block, Kind, Mirror};
+use crate::object::mirror::{Block, Kind, Mirror, fresh_id};
 use crate::object::shared;
 use crate::result::Result;
 
@@ -20,7 +20,7 @@ pub const GRANULARITY: u64 = 2 << 20;
 /// All physical memory, and who may reach what.
 #[derive(Debug, Default)]
 pub struct PhysicalMemory {
-    table: Table<Physical>,
+    table: Table<MemoryId, Physical>,
     reserved: Mutex<BTreeMap<Address, u64>>,
     access: Mutex<BTreeMap<Address, Access>>,
 }
@@ -34,6 +34,8 @@ pub struct Physical {
     pub device: sys::CUdevice,
     /// As it was asked for.
     pub handle_types: u32,
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID` of each place where it is mapped.
+    id: u64,
     holders: Mutex<u32>,
 }
 
@@ -50,7 +52,7 @@ impl PhysicalMemory {
         devices: &Devices,
         size: u64,
         prop: &sys::CUmemAllocationProp,
-    ) -> Result<Handle> {
+    ) -> Result<MemoryId> {
         if prop.type_ != sys::CU_MEM_ALLOCATION_TYPE_PINNED
             || prop.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE
         {
@@ -75,6 +77,7 @@ impl PhysicalMemory {
             size,
             device: prop.location.id,
             handle_types,
+            id: fresh_id(),
             holders,
         };
         self.table.insert(memory, Arc::new(made));
@@ -82,33 +85,34 @@ impl PhysicalMemory {
     }
 
     /// The memory behind a handle.
-    pub fn get(&self, memory: Handle) -> Result<Arc<Physical>> {
+    pub fn get(&self, memory: MemoryId) -> Result<Arc<Physical>> {
         self.table.get(memory, sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// One holder of the handle more: who asked for it by address.
-    pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<Handle> {
-        let block = blocks
-            .find(address)
-            .filter(|block| block.kind == Kind::Mapped);
-        let memory = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?.id;
+    pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<MemoryId> {
+        let memory = match blocks.find(address).map(|block| block.kind) {
+            Some(Kind::Mapped(memory)) => memory,
+            _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
+        };
         *self.get(memory)?.holders.lock() += 1;
         Ok(memory)
     }
 
     /// One holder of the handle more: who asked for it by descriptor.
-    pub fn share(&self, memory: Handle) -> Result {
+    pub fn share(&self, memory: MemoryId) -> Result {
         *self.get(memory)?.holders.lock() += 1;
         Ok(())
     }
 
     /// Physical memory of another process; imported again it is another handle.
-    pub fn fetch(&self, devices: &Devices, given: &SharedMemory) -> Result<Handle> {
+    pub fn fetch(&self, devices: &Devices, given: &SharedMemory) -> Result<MemoryId> {
         let (memory, index) = shared::fetch("cuMemImportFromShareableHandle", given)?;
         let made = Physical {
             size: given.whole,
             device: devices.ordinal(index)?,
             handle_types: 0,
+            id: fresh_id(),
             holders: Mutex::new(1),
         };
         self.table.insert(memory, Arc::new(made));
@@ -116,7 +120,7 @@ impl PhysicalMemory {
     }
 
     /// One holder of the handle less; the memory itself lives as long as it is mapped.
-    pub fn release(&self, memory: Handle) -> Result {
+    pub fn release(&self, memory: MemoryId) -> Result {
         let physical = self.get(memory)?;
         let mut holders = physical.holders.lock();
         *holders -= 1;
@@ -165,7 +169,7 @@ impl PhysicalMemory {
         address: Address,
         size: u64,
         offset: u64,
-        memory: Handle,
+        memory: MemoryId,
     ) -> Result {
         let physical = self.get(memory)?;
         let aligned = [address, size, offset]
@@ -191,16 +195,17 @@ impl PhysicalMemory {
             },
             link::nothing,
         )?;
-        let context = crate::object::context::current_or_none().map_or(0, |context| context.handle);
+        let context = crate::object::context::current_or_none();
+        let context = context.map_or(ContextId::NULL, |context| context.handle);
         blocks.insert(Block {
             start: address,
             size,
             mapped: 0,
-            kind: Kind::Mapped,
+            kind: Kind::Mapped(memory),
             context,
             device: physical.device,
             flags: 0,
-            id: memory,
+            id: physical.id,
         });
         Ok(())
     }
@@ -212,7 +217,7 @@ impl PhysicalMemory {
             .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
         let inside = |start: Address| (address..end).contains(&start);
-        blocks.remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
+        blocks.remove_if(|block| matches!(block.kind, Kind::Mapped(_)) && inside(block.start));
         self.access.lock().retain(|start, _| !inside(*start));
         Ok(())
     }

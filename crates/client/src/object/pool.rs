@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::PoolId;
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -14,7 +14,7 @@ use crate::result::Result;
 /// All pools, and which each device uses.
 #[derive(Debug, Default)]
 pub struct Pools {
-    table: Table<Pool>,
+    table: Table<PoolId, Pool>,
     defaults: Mutex<HashMap<sys::CUdevice, Arc<Pool>>>,
     used: Mutex<HashMap<sys::CUdevice, Arc<Pool>>>,
 }
@@ -23,7 +23,7 @@ pub struct Pools {
 #[derive(Debug)]
 pub struct Pool {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: PoolId,
     /// Ordinal of its device.
     pub device: sys::CUdevice,
     settings: Mutex<HashMap<u32, u64>>,

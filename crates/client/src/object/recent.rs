@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{ContextId, Raw, StreamId, StreamRef};
 
 use crate::result::Result;
 
@@ -20,22 +20,32 @@ static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// What an entry was looked up by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct Key<H> {
     epoch: u64,
-    handle: Handle,
-    context: Handle,
+    handle: H,
+    context: ContextId,
 }
 
-/// The key of an empty place.
-pub const NOBODY: Key = Key {
-    epoch: 0,
-    handle: 0,
-    context: 0,
-};
+/// The key of an empty place, given the handle that names nothing.
+pub const fn nobody<H: Copy>(null: H) -> Key<H> {
+    Key {
+        epoch: 0,
+        handle: null,
+        context: ContextId::NULL,
+    }
+}
+
+const NO_STREAM: (Key<StreamId>, StreamRef) = (
+    nobody(StreamId::NULL),
+    StreamRef {
+        context: ContextId::NULL,
+        stream: StreamId::NULL,
+    },
+);
 
 thread_local! {
-    static STREAMS: [Cell<(Key, StreamRef)>; PLACES] =
-        const { [const { Cell::new((NOBODY, StreamRef { context: 0, stream: 0 })) }; PLACES] };
+    static STREAMS: [Cell<(Key<StreamId>, StreamRef)>; PLACES] =
+        const { [const { Cell::new(NO_STREAM) }; PLACES] };
 }
 
 /// Functions, kernels or streams are gone: to be called after they have been taken out of their tables.
@@ -45,7 +55,7 @@ pub fn forget_all() {
 
 /// What is looked up now.
 #[inline]
-pub fn key(handle: Handle, context: Handle) -> Key {
+pub fn key<H>(handle: H, context: ContextId) -> Key<H> {
     Key {
         epoch: EPOCH.load(Ordering::Acquire),
         handle,
@@ -55,15 +65,15 @@ pub fn key(handle: Handle, context: Handle) -> Key {
 
 /// The place of a handle in each table.
 #[inline]
-pub fn place(handle: Handle) -> usize {
-    (handle >> 4) as usize % PLACES
+pub fn place(handle: impl Raw) -> usize {
+    (handle.raw() >> 4) as usize % PLACES
 }
 
 /// What operations call the stream behind a handle.
 #[inline]
 pub fn stream(
-    handle: Handle,
-    context: Handle,
+    handle: StreamId,
+    context: ContextId,
     find: impl FnOnce() -> Result<StreamRef>,
 ) -> Result<StreamRef> {
     let key = key(handle, context);

@@ -4,16 +4,16 @@ use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};
 use std::sync::Arc;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::FunctionId;
 
 use crate::object::context::Context;
 use crate::object::module::Function;
-use crate::object::recent::{Key, NOBODY, PLACES, key, place};
+use crate::object::recent::{Key, PLACES, key, nobody, place};
 use crate::result::Result;
 
-type Functions = [(Key, Option<Arc<Function>>); PLACES];
+type Functions = [(Key<FunctionId>, Option<Arc<Function>>); PLACES];
 
-const NO_FUNCTIONS: Functions = [const { (NOBODY, None) }; PLACES];
+const NO_FUNCTIONS: Functions = [const { (nobody(FunctionId::NULL), None) }; PLACES];
 
 thread_local! {
     /// Without a destructor, so that it is there as long as the thread; see [`let_go`].
@@ -34,7 +34,7 @@ pub fn let_go() {
 /// Calls `act` with the function behind a handle, which `find` looks up if the thread does not know it.
 #[inline(always)]
 pub fn with_function<T>(
-    handle: Handle,
+    handle: FunctionId,
     context: &Arc<Context>,
     find: impl FnOnce() -> Result<Arc<Function>>,
     act: impl FnOnce(&Function) -> Result<T>,

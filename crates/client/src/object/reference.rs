@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, Op, ReferenceSettings, ReplyBody, Resource, Sampler, Texture};
+use fermata_abi::op::{Op, ReferenceId, ReferenceSettings, ReplyBody, Resource, Sampler, Texture};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -16,13 +16,13 @@ use crate::result::Result;
 
 /// All references that the program has asked for.
 #[derive(Debug, Default)]
-pub struct References(Table<Reference>);
+pub struct References(Table<ReferenceId, Reference>);
 
 /// A reference.
 #[derive(Debug)]
 pub struct Reference {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: ReferenceId,
     /// The module that it is a variable of, and its name there.
     place: Option<(Arc<Module>, String)>,
     surface: bool,
@@ -110,7 +110,7 @@ impl References {
     }
 
     /// The reference behind a handle, if it is of this kind.
-    pub fn get(&self, handle: Handle, surface: bool) -> Result<Arc<Reference>> {
+    pub fn get(&self, handle: ReferenceId, surface: bool) -> Result<Arc<Reference>> {
         let found = self.0.get(handle, sys::CUDA_ERROR_INVALID_VALUE)?;
         if found.surface == surface {
             Ok(found)
@@ -120,7 +120,7 @@ impl References {
     }
 
     /// Ends a reference that the program has made.
-    pub fn destroy(&self, handle: Handle) -> Result {
+    pub fn destroy(&self, handle: ReferenceId) -> Result {
         if self.get(handle, false)?.place.is_some() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use fermata_abi::op::{Address, Handle, Op, ReplyBody, SHARED, SharedMemory, Sharer};
+use fermata_abi::op::{Address, ContextId, MemoryId, Op, ReplyBody, SHARED, SharedMemory, Sharer};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -33,8 +33,8 @@ pub struct OpenedMemory(Mutex<BTreeMap<Address, Opened>>);
 #[derive(Debug)]
 struct Opened {
     shared: SharedMemory,
-    memory: Handle,
-    context: Handle,
+    memory: MemoryId,
+    context: ContextId,
     times: u64,
 }
 
@@ -58,7 +58,7 @@ pub fn is_own(shared: &SharedMemory) -> bool {
 }
 
 /// The handle of an allocation (by its first address) or of physical memory (by its handle; else 0) for other processes.
-pub fn share(address: Address, memory: Handle) -> Result<[u8; SHARED]> {
+pub fn share(address: Address, memory: MemoryId) -> Result<[u8; SHARED]> {
     let sharer = *own()?;
     let op = Op::MemShare {
         sharer,
@@ -72,7 +72,7 @@ pub fn share(address: Address, memory: Handle) -> Result<[u8; SHARED]> {
 }
 
 /// Makes physical memory of another process's; the answer is its handle here, and the index of its device.
-pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(Handle, u32)> {
+pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(MemoryId, u32)> {
     let memory = handles::fresh();
     let op = Op::MemFetch {
         memory,
@@ -148,7 +148,7 @@ impl OpenedMemory {
     }
 }
 
-fn map(memory: Handle, size: u64, devices: Vec<u32>) -> Result<Address> {
+fn map(memory: MemoryId, size: u64, devices: Vec<u32>) -> Result<Address> {
     let reserve = Op::AddressReserve {
         size,
         align: 0,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamRef};
+use fermata_abi::op::{ContextId, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamId, StreamRef};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CUstream};
 use parking_lot::Mutex;
 
@@ -19,13 +19,13 @@ use crate::result::Result;
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
-pub struct Streams(Table<Stream>);
+pub struct Streams(Table<StreamId, Stream>);
 
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
     /// Its handle.
-    pub handle: Handle,
+    pub handle: StreamId,
     /// Where it lives.
     pub context: Arc<Context>,
     /// `CUstream_flags`.
@@ -37,7 +37,7 @@ pub struct Stream {
 }
 
 /// The thread's default stream in each context it has used one in; they end with the thread.
-type Own = Vec<(Handle, Arc<Stream>)>;
+type Own = Vec<(ContextId, Arc<Stream>)>;
 
 thread_local! {
     /// Without a destructor, so that those of the program find it; see `ending`.
@@ -81,12 +81,12 @@ impl Streams {
 
     /// As `cuStreamGetId`, for a stream of `context`.
     pub fn id(&self, context: &Context, stream: CUstream) -> Result<u64> {
-        let own = self.get(stream)?.map(|stream| stream.handle);
-        Ok(own.unwrap_or(context.handle | 1))
+        let own = self.get(stream)?.map(|stream| stream.handle.raw());
+        Ok(own.unwrap_or(context.handle.raw() | 1))
     }
 
     /// Ends a stream; its work goes on to its end.
-    pub fn destroy(&self, graphs: &Graphs, stream: Handle) -> Result {
+    pub fn destroy(&self, graphs: &Graphs, stream: StreamId) -> Result {
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
         recent::forget_all();
         if any_capture() {
@@ -101,7 +101,7 @@ impl Streams {
     /// The stream behind a handle; `None` for the legacy default stream.
     pub fn get(&self, stream: CUstream) -> Result<Option<Arc<Stream>>> {
         match handles::of(stream) {
-            0 | STREAM_LEGACY => Ok(None),
+            StreamId::NULL | STREAM_LEGACY => Ok(None),
             STREAM_PER_THREAD => with_current(|context| self.own(context)).map(Some),
             handle => self.0.get(handle, CUDA_ERROR_INVALID_HANDLE).map(Some),
         }
@@ -119,7 +119,7 @@ impl Streams {
     #[inline]
     pub fn resolve(&self, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
-            0 | STREAM_LEGACY | STREAM_PER_THREAD => {
+            StreamId::NULL | STREAM_LEGACY | STREAM_PER_THREAD => {
                 with_current(|context| self.resolve_in(context, stream))
             }
             handle => self.known(handle),
@@ -130,7 +130,7 @@ impl Streams {
     #[inline(always)]
     pub fn resolve_in(&self, context: &Arc<Context>, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
-            0 | STREAM_LEGACY => Ok(legacy(context)),
+            StreamId::NULL | STREAM_LEGACY => Ok(legacy(context)),
             // A thread's own stream is another one in each context.
             handle @ STREAM_PER_THREAD => recent::stream(handle, context.handle, || {
                 Ok(self.own(context)?.reference())
@@ -140,14 +140,14 @@ impl Streams {
     }
 
     #[inline]
-    fn known(&self, handle: Handle) -> Result<StreamRef> {
-        recent::stream(handle, 0, || {
+    fn known(&self, handle: StreamId) -> Result<StreamRef> {
+        recent::stream(handle, ContextId::NULL, || {
             Ok(self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?.reference())
         })
     }
 
     /// Forgets the streams of a context that is gone.
-    pub fn forget(&self, graphs: &Graphs, context: Handle) {
+    pub fn forget(&self, graphs: &Graphs, context: ContextId) {
         let gone = self.0.remove_if(|stream| stream.context.handle == context);
         recent::forget_all();
         if any_capture() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::{Handle, Op, Texture};
+use fermata_abi::op::{ContextId, Op, Texture, TextureId};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use parking_lot::Mutex;
 
@@ -11,7 +11,7 @@ use crate::object::context::current;
 use crate::result::Result;
 
 /// Context, whether it is a surface, number.
-type Key = (Handle, bool, u64);
+type Key = (ContextId, bool, TextureId);
 
 /// All objects.
 #[derive(Debug, Default)]
@@ -19,19 +19,19 @@ pub struct Textures(Mutex<HashMap<Key, Texture>>);
 
 impl Textures {
     /// A new object in the current context; without a sampler it is a surface.
-    pub fn create(&self, texture: Texture) -> Result<u64> {
+    pub fn create(&self, texture: Texture) -> Result<TextureId> {
         let (context, surface) = (current()?.handle, texture.sampler.is_none());
         let op = Op::TextureCreate {
             context,
             texture: Box::new(texture.clone()),
         };
-        let object = link::ask(&op, link::number)?;
+        let object = TextureId::from_raw(link::ask(&op, link::number)?);
         self.0.lock().insert((context, surface, object), texture);
         Ok(object)
     }
 
     /// Ends an object.
-    pub fn destroy(&self, surface: bool, object: u64) -> Result {
+    pub fn destroy(&self, surface: bool, object: TextureId) -> Result {
         let mut known = self.0.lock();
         let key = find(&known, surface, object)?;
         known.remove(&key);
@@ -46,20 +46,20 @@ impl Textures {
     }
 
     /// What an object was made of.
-    pub fn get(&self, surface: bool, object: u64) -> Result<Texture> {
+    pub fn get(&self, surface: bool, object: TextureId) -> Result<Texture> {
         let known = self.0.lock();
         let key = find(&known, surface, object)?;
         known.get(&key).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Forgets the objects of a context that is gone.
-    pub fn forget(&self, context: Handle) {
+    pub fn forget(&self, context: ContextId) {
         self.0.lock().retain(|(of, ..), _| *of != context);
     }
 }
 
 /// The object of this number in the current context, else in any: numbers may be used in each.
-fn find(known: &HashMap<Key, Texture>, surface: bool, object: u64) -> Result<Key> {
+fn find(known: &HashMap<Key, Texture>, surface: bool, object: TextureId) -> Result<Key> {
     let own = (current()?.handle, surface, object);
     if known.contains_key(&own) {
         return Ok(own);

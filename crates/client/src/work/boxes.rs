@@ -8,7 +8,7 @@
 //! ```
 //! A box with a side in ordinary memory goes in pieces of whole rows of one slice.
 
-use fermata_abi::op::{Address, Blob, Extent, Handle, Op, Pitch, Place, StreamRef};
+use fermata_abi::op::{Address, ArrayId, Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::CopyEnd;
 
@@ -32,7 +32,7 @@ pub enum Corner {
     /// An array.
     Array {
         /// The array.
-        array: Handle,
+        array: ArrayId,
         /// First byte in a row.
         x: u64,
         /// First row.
@@ -116,7 +116,7 @@ impl Corner {
                 x_bytes: x,
                 y,
                 z,
-                ..CopyEnd::linear(fermata_graph::Place::Array, array)
+                ..CopyEnd::of_array(array)
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{EventId, GraphId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{
     CaptureError, CaptureMode, CaptureStatus, EdgeData, Graph, NodeId, NodeKind, StreamKey, Waited,
@@ -122,7 +122,7 @@ pub fn key(stream: &Stream) -> StreamKey {
 }
 
 /// Records an event in a capture; false if the stream is not being captured.
-pub fn record(session: &Session, stream: sys::CUstream, event: Handle) -> Result<bool> {
+pub fn record(session: &Session, stream: sys::CUstream, event: EventId) -> Result<bool> {
     if !any_capture() {
         return Ok(false);
     }
@@ -146,7 +146,7 @@ pub fn record(session: &Session, stream: sys::CUstream, event: Handle) -> Result
 pub fn wait(
     session: &Session,
     stream: sys::CUstream,
-    event: Handle,
+    event: EventId,
     recorded: bool,
 ) -> Result<bool> {
     if !any_capture() {
@@ -182,7 +182,7 @@ pub fn forbid_on(session: &Session, stream: sys::CUstream) -> Result {
 
 /// Refuses to look at an event that stands for a place in a graph, whose capture has failed by that (CUDA C++
 /// Programming Guide, prohibited and unhandled operations of stream capture).
-pub fn forbid_event(session: &Session, event: Handle) -> Result {
+pub fn forbid_event(session: &Session, event: EventId) -> Result {
     if !any_capture() {
         return Ok(());
     }
@@ -237,7 +237,7 @@ pub fn begin(
     session: &Session,
     stream: sys::CUstream,
     mode: CaptureMode,
-    graph: Option<(Handle, &[NodeId])>,
+    graph: Option<(GraphId, &[NodeId])>,
 ) -> Result {
     fault::check_current()?;
     let stream = session
@@ -259,7 +259,7 @@ pub fn begin(
 }
 
 /// Ends the capture begun in a stream and returns its graph.
-pub fn end(session: &Session, stream: sys::CUstream) -> Result<Handle> {
+pub fn end(session: &Session, stream: sys::CUstream) -> Result<GraphId> {
     let stream = session
         .streams
         .get(stream)?

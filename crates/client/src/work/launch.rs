@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-use fermata_abi::op::{Handle, Launch, LaunchAttribute, Op, StreamRef};
+use fermata_abi::op::{FunctionId, Launch, LaunchAttribute, Op, StreamRef};
 use fermata_abi::sys::driver::{
     CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
     CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
@@ -184,7 +184,7 @@ pub fn launch(
 /// The ordinary way of a launch.
 #[cold]
 fn launch_any(
-    function: Handle,
+    function: FunctionId,
     shape: LaunchShape,
     params: &[u8],
     attributes: &[LaunchAttribute<'_>],

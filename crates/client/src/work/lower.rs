@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, HostKind, Op};
+use fermata_abi::op::{Blob, ExecId, HostKind, Op};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::update::KernelChange;
 use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place};
@@ -34,7 +34,7 @@ const INLINE: usize = 16 << 10;
 const POSTED: usize = 64 << 10;
 
 /// Makes the worker's executable graph `handle` what `exec` says, if it is not.
-pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
+pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
     if exec.stale == Stale::No {
         return Ok(());
     }
@@ -102,7 +102,7 @@ pub fn create(
     context: &Arc<Context>,
     graph: Graph,
     flags: u64,
-) -> Result<(u64, Exec)> {
+) -> Result<(ExecId, Exec)> {
     let handle = handles::fresh();
     let mut exec = Exec {
         context: context.handle,
@@ -120,7 +120,7 @@ pub fn create(
 }
 
 /// Ends an executable graph.
-pub fn destroy(session: &Session, handle: u64, exec: &Exec) -> Result {
+pub fn destroy(session: &Session, handle: ExecId, exec: &Exec) -> Result {
     link::post(&Op::GraphDestroy { exec: handle })?;
     for bounce in exec.bounces.values() {
         host::free(&session.memory, bounce.address, HostKind::Pinned)?;
@@ -128,7 +128,7 @@ pub fn destroy(session: &Session, handle: u64, exec: &Exec) -> Result {
     Ok(())
 }
 
-fn instantiate(handle: u64, exec: &Exec, encoded: &[u8]) -> Result {
+fn instantiate(handle: ExecId, exec: &Exec, encoded: &[u8]) -> Result {
     let (context, flags) = (exec.context, exec.flags);
     send(encoded, |graph| {
         link::ask(

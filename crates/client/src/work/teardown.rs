@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{LibraryId, ModuleId, Op};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_PERMITTED, CUcontext, CUdevice,
 };
@@ -65,7 +65,7 @@ fn end(session: &Session, context: &Context) -> Result {
 }
 
 /// Unloads a module that the program has loaded, not one of a library.
-pub fn unload_module(session: &Session, handle: Handle) -> Result {
+pub fn unload_module(session: &Session, handle: ModuleId) -> Result {
     let modules = &session.modules.modules;
     if modules.get(handle, CUDA_ERROR_INVALID_HANDLE)?.of_library {
         return Err(CUDA_ERROR_NOT_PERMITTED);
@@ -73,20 +73,20 @@ pub fn unload_module(session: &Session, handle: Handle) -> Result {
     unload(session, handle)
 }
 
-fn unload(session: &Session, handle: Handle) -> Result {
+fn unload(session: &Session, handle: ModuleId) -> Result {
     let module = session.modules.take(handle)?;
     let streams = (&session.streams, &session.graphs);
     session.managed.forget(&session.memory, streams, handle);
     session.references.forget(|module| module.handle == handle);
     session
         .memory
-        .remove_if(|block| block.kind == Kind::Variable && block.id == handle);
+        .remove_if(|block| block.kind == Kind::Variable(handle));
     let module = module.handle;
     link::ask(&Op::ModuleUnload { module }, link::nothing)
 }
 
 /// Unloads a library from every context.
-pub fn unload_library(session: &Session, handle: Handle) -> Result {
+pub fn unload_library(session: &Session, handle: LibraryId) -> Result {
     let (library, modules) = session.modules.take_library(handle)?;
     // An error of earlier work must not keep what the program has no name for any more.
     let unload = |module: Arc<Module>| unload(session, module.handle);

@@ -35,7 +35,7 @@ pub struct Device {
     memory: BTreeMap<Address, Vec<u8>>,
     regions: HashMap<Address, (u64, OwnedFd)>,
     next: Address,
-    pub launches: Vec<(Handle, [u32; 3], Vec<u8>)>,
+    pub launches: Vec<(u64, [u32; 3], Vec<u8>)>,
     pub copies: u64,
     pub drains: u32,
     /// Images, and how each has come.
@@ -45,7 +45,7 @@ pub struct Device {
     /// Id and value of every attribute of a launch.
     pub attributes: Vec<(u32, Vec<u8>)>,
     /// Events by their handles.
-    pub events: Vec<Handle>,
+    pub events: Vec<u64>,
     /// Physical memory that was let go.
     pub released: u32,
     /// Every question about occupancy and every tensor map that has come, as text.
@@ -399,7 +399,7 @@ impl Serving {
         op: &Op<'_>,
         staging: &StagedArea,
         bytes: &'b mut Vec<u8>,
-        names: &mut Vec<(Handle, String)>,
+        names: &mut Vec<(u64, String)>,
     ) -> (u32, ReplyBody<'b>) {
         let mut device = self.device.lock().unwrap();
         match op {
@@ -411,6 +411,11 @@ impl Serving {
                 let address = device.next;
                 device.next += size.next_multiple_of(1 << 21);
                 device.memory.insert(address, vec![0; *size as usize]);
+                return (0, ReplyBody::U64(address));
+            }
+            Op::AddressReserve { size, .. } => {
+                let address = device.next;
+                device.next += size.next_multiple_of(1 << 21);
                 return (0, ReplyBody::U64(address));
             }
             Op::MemFree { address } => {
@@ -467,7 +472,7 @@ impl Serving {
                 return (0, ReplyBody::Module(ModuleInfo { functions }));
             }
             Op::FunctionGet { function, name, .. } => {
-                names.push((*function, (*name).to_owned()));
+                names.push((function.raw(), (*name).to_owned()));
                 if !matches!(*name, "first" | "second") {
                     return (500, ReplyBody::None);
                 }
@@ -478,13 +483,13 @@ impl Serving {
             Op::Launch { launch, .. } => {
                 device
                     .launches
-                    .push((launch.function, launch.grid, launch.params.to_vec()));
+                    .push((launch.function.raw(), launch.grid, launch.params.to_vec()));
                 let given = launch.attributes.iter();
                 let given = given.map(|it| (it.id, it.value.to_vec()));
                 device.attributes.extend(given);
             }
             Op::FunctionSetAttribute { value, .. } => device.set.push(*value),
-            Op::EventCreate { event, .. } => device.events.push(*event),
+            Op::EventCreate { event, .. } => device.events.push(event.raw()),
             Op::TensorMap { tensor, of } => {
                 device.questions.push(format!("{tensor:?} {of:?}"));
                 bytes.resize(TENSOR_MAP, 0);

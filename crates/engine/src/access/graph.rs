@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, ExecId, FunctionId};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 use fermata_state::Session;
 
@@ -10,7 +10,7 @@ use super::transfer;
 use super::{AccessSet, Target};
 
 /// The kernels that a launch of `exec` runs, each once.
-pub(crate) fn kernels_of(session: &Session, exec: Handle) -> Vec<Handle> {
+pub(crate) fn kernels_of(session: &Session, exec: ExecId) -> Vec<FunctionId> {
     let mut found = BTreeSet::new();
     if let Ok(executable) = session.executables.get(exec) {
         executable.graph.kernels(&mut |node| {
@@ -29,7 +29,7 @@ pub(super) struct GraphPlan {
 }
 
 /// Gives the set of a kernel node: function, parameter block.
-pub(super) type OfKernel<'a> = &'a mut dyn FnMut(Handle, &[u8]) -> AccessSet;
+pub(super) type OfKernel<'a> = &'a mut dyn FnMut(FunctionId, &[u8]) -> AccessSet;
 
 impl GraphPlan {
     /// Joins the sets of `graph` and of all graphs in it.

@@ -17,7 +17,7 @@ mod predictor;
 mod signature;
 mod transfer;
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, ArrayId};
 
 pub(crate) use graph::kernels_of;
 pub use places::Places;
@@ -40,7 +40,7 @@ pub enum Target {
     /// The whole allocation, mapping, host region or variable that contains the address.
     Around(Address),
     /// A CUDA array.
-    Array(Handle),
+    Array(ArrayId),
 }
 
 /// What an operation touches.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Op, Resource};
+use fermata_abi::op::{Address, ExecId, FunctionId, Op, Resource};
 use fermata_abi::sys::driver as cu;
 use fermata_ptx::analysis::Analysis;
 use fermata_state::{ImageId, Session, TensorMaps};
@@ -41,10 +41,10 @@ struct KnownGraph {
 pub struct Predictor {
     places: Places,
     texts: HashMap<(ImageId, Option<u32>), Known>,
-    plans: HandleMap<Handle, Plan>,
+    plans: HandleMap<FunctionId, Plan>,
     /// Buffers that kernels were seen to touch although nothing named them.
-    remembered: HandleMap<Handle, Vec<Address>>,
-    graphs: HandleMap<Handle, KnownGraph>,
+    remembered: HandleMap<FunctionId, Vec<Address>>,
+    graphs: HandleMap<ExecId, KnownGraph>,
 }
 
 impl Predictor {
@@ -61,7 +61,7 @@ impl Predictor {
 
     /// Whether the kernel's text says that it follows pointers which it finds in memory, so that no
     /// prediction can name all it touches.
-    pub fn follows_pointers(&mut self, function: Handle, site: &Site) -> bool {
+    pub fn follows_pointers(&mut self, function: FunctionId, site: &Site) -> bool {
         let Site { session, live } = site;
         let world = World { session, live };
         self.plan(function, &world);
@@ -84,7 +84,7 @@ impl Predictor {
 
     /// A mis-speculation: from now on this kernel is known to touch the buffer at `address`, where the driver
     /// has it, as long as there is one.
-    pub fn remember(&mut self, function: Handle, address: Address) {
+    pub fn remember(&mut self, function: FunctionId, address: Address) {
         let remembered = self.remembered.entry(function).or_default();
         if !remembered.contains(&address) {
             remembered.push(address);
@@ -93,7 +93,7 @@ impl Predictor {
     }
 
     /// What was remembered of a kernel by [`Predictor::remember`].
-    pub fn remembered(&self, function: Handle) -> &[Address] {
+    pub fn remembered(&self, function: FunctionId) -> &[Address] {
         self.remembered.get(&function).map_or(&[], Vec::as_slice)
     }
 
@@ -110,7 +110,7 @@ impl Predictor {
             .retain(|(image, _), _| session.image(image).is_some());
     }
 
-    fn launch(&mut self, function: Handle, params: &[u8], world: &World<'_>) -> AccessSet {
+    fn launch(&mut self, function: FunctionId, params: &[u8], world: &World<'_>) -> AccessSet {
         self.plan(function, world);
         let places = &mut self.places;
         let Some(plan) = self.plans.get(&function) else {
@@ -129,7 +129,7 @@ impl Predictor {
     }
 
     /// Makes the plan of a kernel, or completes it with variables that have become known.
-    fn plan(&mut self, function: Handle, world: &World<'_>) {
+    fn plan(&mut self, function: FunctionId, world: &World<'_>) {
         let settled = |plan: &Plan| plan.symbols.iter().all(|it| it.address.is_some());
         if self.plans.get(&function).is_some_and(settled) {
             return;
@@ -150,7 +150,7 @@ impl Predictor {
         }
     }
 
-    fn examine(&mut self, function: Handle, world: &World<'_>) -> Plan {
+    fn examine(&mut self, function: FunctionId, world: &World<'_>) -> Plan {
         let World { session, live, .. } = world;
         let (Ok(record), Some(found)) = (
             session.functions.get(function),
@@ -179,7 +179,7 @@ impl Predictor {
         }
     }
 
-    fn graph(&mut self, exec: Handle, world: &World<'_>) -> AccessSet {
+    fn graph(&mut self, exec: ExecId, world: &World<'_>) -> AccessSet {
         let World { session, live, .. } = world;
         let revision = live.graph_revision(exec);
         let fresh = self.graphs.get(&exec).is_some_and(|it| {
@@ -190,7 +190,7 @@ impl Predictor {
                 return unknown();
             };
             let mut waits = None;
-            let mut of_kernel = |function: Handle, params: &[u8]| {
+            let mut of_kernel = |function: FunctionId, params: &[u8]| {
                 self.plan(function, world);
                 let Some(plan) = self.plans.get(&function) else {
                     return unknown();
@@ -297,7 +297,7 @@ fn textures(params: &[u8], session: &Session, set: &mut AccessSet) {
     let words = params.chunks_exact(8).filter_map(<[u8]>::first_chunk);
     for number in words.map(|word| u64::from_le_bytes(*word)) {
         let known = session.textures.iter();
-        for (key, texture) in known.filter(|(key, _)| key.object == number) {
+        for (key, texture) in known.filter(|(key, _)| key.object.raw() == number) {
             texels(&texture.resource, key.surface, session, set);
         }
     }

@@ -1,7 +1,7 @@
 //! What copies, fills and operations on single words touch: exactly known.
 
 use fermata_abi::op::{Address, Extent, Op, Pitch, Place};
-use fermata_graph::{Copy, CopyEnd, MemOp, MemOpKind, MemsetNode, Place as GraphPlace};
+use fermata_graph::{Copy, CopyEnd, MemOp, MemOpKind, MemsetNode};
 
 use super::{AccessSet, Range, Target};
 
@@ -86,8 +86,8 @@ pub(super) fn copy_node(copy: &Copy) -> AccessSet {
 }
 
 fn end(copy: &Copy, end: &CopyEnd) -> Option<Target> {
-    if end.place == GraphPlace::Array {
-        return Some(Target::Array(end.address));
+    if let Some(array) = end.array() {
+        return Some(Target::Array(array));
     }
     if copy.bytes() == Some(0) {
         return None;
@@ -118,11 +118,11 @@ pub(super) fn word_node(op: &MemOp) -> AccessSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fermata_abi::op::StreamRef;
+    use fermata_abi::op::{ArrayId, ContextId, StreamId, StreamRef};
 
     const STREAM: StreamRef = StreamRef {
-        context: 0x100,
-        stream: 1,
+        context: ContextId::from_raw(0x100),
+        stream: StreamId::from_raw(1),
     };
 
     fn exactly(start: u64, len: u64) -> [Target; 1] {
@@ -171,7 +171,7 @@ mod tests {
     fn arrays_are_targets_of_their_own() {
         let op = Op::Copy {
             to: Place::Array {
-                array: 0x105,
+                array: ArrayId::from_raw(0x105),
                 x: 0,
                 y: 0,
                 z: 0,
@@ -182,7 +182,7 @@ mod tests {
             answered: false,
         };
         let found = of(&op);
-        assert_eq!(found.writes, [Target::Array(0x105)]);
+        assert_eq!(found.writes, [Target::Array(ArrayId::from_raw(0x105))]);
         assert_eq!(found.reads, exactly(0x4000, 64));
     }
 }

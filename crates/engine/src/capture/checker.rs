@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Handle, Launch, StreamRef};
+use fermata_abi::op::{ExecId, FunctionId, Launch, StreamRef};
 use fermata_device::{ContextHandle, DriverError};
 
 use super::shared::Shared;
@@ -86,7 +86,7 @@ impl Checker {
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
-        (exec, kernels): (Handle, &[Handle]),
+        (exec, kernels): (ExecId, &[FunctionId]),
         stream: StreamRef,
         set: &AccessSet,
         shared: &Shared,
@@ -117,7 +117,7 @@ impl Checker {
     }
 
     /// Instruments the kernels of modules that have just been loaded. Without variables their sets stay open.
-    fn learn(&mut self, site: &mut Site, kernels: &[Handle]) -> Result<(), DriverError> {
+    fn learn(&mut self, site: &mut Site, kernels: &[FunctionId]) -> Result<(), DriverError> {
         if kernels
             .iter()
             .all(|kernel| self.instrumented.knows(*kernel))

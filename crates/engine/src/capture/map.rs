@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, MemoryId};
 use fermata_state::{BufferOwner, Session};
 
 use crate::CHUNK;
@@ -141,7 +141,7 @@ impl ChunkMap {
     }
 
     fn find_aliases(&mut self, session: &Session) {
-        let mut memories: BTreeMap<Handle, usize> = BTreeMap::new();
+        let mut memories: BTreeMap<MemoryId, usize> = BTreeMap::new();
         for owned in session.buffers() {
             let Some(buffer) = self.by_number.get(&owned.number).copied() else {
                 continue;
@@ -451,6 +451,7 @@ impl ChunkMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermata_abi::op::ContextId;
     use fermata_state::{Allocation, Device};
 
     const BASE: u64 = 0x3000_0000_0000;
@@ -467,7 +468,7 @@ mod tests {
         for (number, address, chunks) in [(1, BASE, 3u64), (2, BASE + 4 * CHUNK, 2)] {
             let size = chunks * CHUNK - 16;
             let allocation = Allocation {
-                context: 1,
+                context: ContextId::from_raw(1),
                 device: 0,
                 size,
                 buffer: number,

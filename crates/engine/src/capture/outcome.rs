@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::FunctionId;
 use fermata_terms::{Stall, Validation};
 
 use super::reference::Reference;
@@ -48,7 +48,7 @@ pub struct Ahead {
     /// Buffers that were written by what no instrumented kernel has named.
     pub(super) unexplained: BTreeSet<u64>,
     /// Kernels that may have.
-    pub(super) suspects: Vec<Handle>,
+    pub(super) suspects: Vec<FunctionId>,
 }
 
 /// What the thread needs to make an image of what it has copied.

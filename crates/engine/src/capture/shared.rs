@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{FunctionId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, EventHandle, StreamHandle};
 use parking_lot::{Condvar, Mutex};
@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     /// Contexts in which instrumented kernels have been launched.
     pub checked_in: BTreeSet<ContextHandle>,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
-    pub launched: HashMap<Handle, bool>,
+    pub launched: HashMap<FunctionId, bool>,
     /// The gate has been closed, and has told all it knows.
     pub closed: bool,
     /// The serving thread waits for a piece.
@@ -72,7 +72,7 @@ pub(crate) struct Verdict {
     /// How it was validated.
     pub validation: Validation,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
-    pub launched: HashMap<Handle, bool>,
+    pub launched: HashMap<FunctionId, bool>,
 }
 
 /// See the module.

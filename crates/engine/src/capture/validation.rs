@@ -1,6 +1,6 @@
 //! How an image that is copied while the program runs is validated, and which mis-speculations were found.
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::FunctionId;
 use fermata_terms::{Validate, Way};
 
 /// The validation that is used with a way, and why it is another then: what is copied while the program stands still
@@ -27,8 +27,10 @@ pub(super) fn settle_on(asked: Validate, way: Way, without: &str) -> (Validate, 
 
 /// Kernels that have run meanwhile: those of which more was possible than could be foreseen, if there are
 /// any, else all.
-pub(super) fn suspects(launched: impl IntoIterator<Item = (Handle, bool)> + Clone) -> Vec<Handle> {
-    let of = |wanted: bool| -> Vec<Handle> {
+pub(super) fn suspects(
+    launched: impl IntoIterator<Item = (FunctionId, bool)> + Clone,
+) -> Vec<FunctionId> {
+    let of = |wanted: bool| -> Vec<FunctionId> {
         let launched = launched.clone().into_iter();
         let found = launched.filter(|(_, complete)| !(wanted && *complete));
         found.map(|(function, _)| function).collect()
@@ -44,8 +46,9 @@ mod tests {
 
     #[test]
     fn open_kernels_are_suspected_before_others() {
-        assert_eq!(suspects([(1, true), (2, false), (3, true)]), [2]);
-        assert_eq!(suspects([(1, true), (3, true)]), [1, 3]);
+        let [a, b, c] = [1, 2, 3].map(FunctionId::from_raw);
+        assert_eq!(suspects([(a, true), (b, false), (c, true)]), [b]);
+        assert_eq!(suspects([(a, true), (c, true)]), [a, c]);
         assert!(suspects([]).is_empty());
     }
 

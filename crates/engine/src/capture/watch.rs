@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Handle, Launch, Op, Place, StreamRef};
+use fermata_abi::op::{
+    Address, DEVICE_BASE, DEVICE_END, ExecId, FunctionId, Launch, Op, Place, StreamRef,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
@@ -57,7 +59,7 @@ pub(crate) struct Watch {
     /// What is foreseen of the operation at hand.
     set: AccessSet,
     /// The kernels of the graph that is about to be launched.
-    kernels: Vec<Handle>,
+    kernels: Vec<FunctionId>,
 }
 
 impl Watch {
@@ -391,7 +393,7 @@ impl Gate for Watch {
     fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         let Some(checker) = &mut self.checker else {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{ContextId, FunctionId, StreamRef};
 use fermata_device::FunctionHandle;
 use fermata_graph::KernelNode;
 
@@ -14,12 +14,12 @@ pub(super) struct InstrumentedGraph {
     /// [`crate::Live::graph_revision`] at that time.
     pub revision: u64,
     /// Context of the streams that it is launched in.
-    pub context: Handle,
+    pub context: ContextId,
     /// The stream of all launches that use its tables; `None` if there were several.
     pub stream: Option<StreamRef>,
     pub allowed: Vec<Range>,
     /// By kernel.
-    pub tables: BTreeMap<Handle, WithTable>,
+    pub tables: BTreeMap<FunctionId, WithTable>,
     /// Why not all of its kernels check themselves; empty if they do.
     pub without: String,
     /// Whether any of its kernels may be instrumented.

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, StreamRef, ends_context};
+use fermata_abi::op::{ExecId, FunctionId, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, StreamHandle};
 use fermata_graph::{Graph, KernelNode};
@@ -35,7 +35,7 @@ impl Instrumented {
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
         allowed: &[Range],
     ) -> Result<String, DriverError> {
@@ -61,14 +61,14 @@ impl Instrumented {
     }
 
     /// Gives an executable graph its own kernels back, for launches from now on.
-    pub fn put_back(&mut self, site: &mut Site, exec: Handle) {
+    pub fn put_back(&mut self, site: &mut Site, exec: ExecId) {
         self.restore_kernels(site, exec);
         if self.graphs.get(&exec).is_some_and(|it| !it.instrumented) {
             self.graphs.remove(&exec);
         }
     }
 
-    fn restore_kernels(&mut self, site: &mut Site, exec: Handle) {
+    fn restore_kernels(&mut self, site: &mut Site, exec: ExecId) {
         let Some(graph) = self.graphs.get_mut(&exec).filter(|it| it.instrumented) else {
             return;
         };
@@ -98,7 +98,7 @@ impl Instrumented {
     fn instrument(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
         allowed: &[Range],
     ) -> String {
@@ -154,7 +154,7 @@ impl Instrumented {
     fn tables_of(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
         allowed: &[Range],
         in_order: bool,
@@ -215,7 +215,7 @@ impl Instrumented {
     fn table_of_graph(
         &mut self,
         site: &mut Site,
-        place: (Handle, Handle),
+        place: (ExecId, FunctionId),
         (stream, on): (StreamRef, StreamHandle),
         allowed: &[Range],
         in_order: bool,
@@ -228,7 +228,7 @@ impl Instrumented {
 }
 
 /// The kernels that a graph launches, each with the threads of its largest block.
-fn largest_blocks(graph: &Graph) -> BTreeMap<Handle, u64> {
+fn largest_blocks(graph: &Graph) -> BTreeMap<FunctionId, u64> {
     let mut found = BTreeMap::new();
     graph.kernels(&mut |node| {
         let largest: &mut u64 = found.entry(node.function).or_default();
@@ -237,7 +237,7 @@ fn largest_blocks(graph: &Graph) -> BTreeMap<Handle, u64> {
     found
 }
 
-fn launch(site: &mut Site, exec: Handle, stream: StreamRef) -> Result<(), DriverError> {
+fn launch(site: &mut Site, exec: ExecId, stream: StreamRef) -> Result<(), DriverError> {
     let found = site.live.executables.get(&exec).copied();
     let (handle, _) = found.ok_or_else(|| DriverError {
         call: "cuGraphLaunch",

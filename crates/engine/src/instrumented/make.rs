@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{FunctionId, ModuleId};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, ModuleHandle};
 use fermata_ptx::ast::Module;
@@ -13,9 +13,9 @@ use super::{Instrumented, InstrumentedKernel, InstrumentedModule, NotInstrumente
 use crate::{Live, Site};
 
 /// Kernels of a module by name; a program may have asked for one more than once.
-type Names = BTreeMap<String, Vec<Handle>>;
+type Names = BTreeMap<String, Vec<FunctionId>>;
 
-fn each(names: &Names) -> impl Iterator<Item = (&str, Handle)> {
+fn each(names: &Names) -> impl Iterator<Item = (&str, FunctionId)> {
     names
         .iter()
         .flat_map(|(name, handles)| handles.iter().map(move |handle| (name.as_str(), *handle)))
@@ -33,8 +33,8 @@ impl Instrumented {
     pub(super) fn make(
         &mut self,
         site: &mut Site,
-        module: Handle,
-        functions: &[Handle],
+        module: ModuleId,
+        functions: &[FunctionId],
         texts: &mut Texts,
     ) -> Result<(), DriverError> {
         let Site { session, live } = site;
@@ -124,7 +124,7 @@ impl Instrumented {
         loaded.map(Some).map_err(refused)
     }
 
-    fn refuse(&mut self, function: Handle, kernel: &str, why: &str) {
+    fn refuse(&mut self, function: FunctionId, kernel: &str, why: &str) {
         let refused = NotInstrumented {
             function,
             kernel: kernel.to_owned(),
@@ -139,7 +139,7 @@ fn find(
     live: &Live,
     module: ModuleHandle,
     kernel: &str,
-    function: Handle,
+    function: FunctionId,
 ) -> Result<InstrumentedKernel, String> {
     let said = |error: DriverError| format!("the driver refuses the instrumented kernel: {error}");
     let original = live.functions.get(&function).ok_or("it is not loaded")?;

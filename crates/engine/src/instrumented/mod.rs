@@ -21,7 +21,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Launch, StreamRef, ends_context};
+use fermata_abi::op::{
+    Address, ContextId, ExecId, FunctionId, Launch, ModuleId, StreamRef, ends_context,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, Grid, KernelLaunch, ModuleHandle};
 pub use fermata_ptx::passes::Guard;
@@ -37,7 +39,7 @@ use texts::Texts;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The kernel.
-    pub function: Handle,
+    pub function: FunctionId,
     /// Its name.
     pub kernel: String,
     /// The first access: where.
@@ -50,7 +52,7 @@ pub struct Violation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInstrumented {
     /// The kernel.
-    pub function: Handle,
+    pub function: FunctionId,
     /// Its name.
     pub kernel: String,
     /// Why.
@@ -72,7 +74,7 @@ pub struct Instrumentation {
 struct InstrumentedKernel {
     function: FunctionHandle,
     kernel: String,
-    context: Handle,
+    context: ContextId,
     /// Where the table's address goes in the parameter block.
     table_at: usize,
     /// Larger blocks are beyond it: it needs more registers than the original.
@@ -84,20 +86,20 @@ struct InstrumentedKernel {
 /// A module with instrumented kernels, and the module it belongs to.
 struct InstrumentedModule {
     handle: ModuleHandle,
-    context: Handle,
-    of: Handle,
+    context: ContextId,
+    of: ModuleId,
 }
 
 /// See the module.
 pub struct Instrumented {
     what: Guard,
     depth: usize,
-    instrumented: HandleMap<Handle, InstrumentedKernel>,
-    without: HandleMap<Handle, NotInstrumented>,
+    instrumented: HandleMap<FunctionId, InstrumentedKernel>,
+    without: HandleMap<FunctionId, NotInstrumented>,
     modules: Vec<InstrumentedModule>,
-    tables: HashMap<Handle, Tables>,
+    tables: HashMap<ContextId, Tables>,
     /// Executable graphs whose kernels are instrumented kernels, or cannot be.
-    graphs: HandleMap<Handle, InstrumentedGraph>,
+    graphs: HandleMap<ExecId, InstrumentedGraph>,
     /// The parameter block of the launch at hand.
     params: Vec<u8>,
 }
@@ -131,7 +133,7 @@ impl Instrumented {
     pub fn prepare(&mut self, site: &mut Site) -> Result<Instrumentation, DriverError> {
         let start = std::time::Instant::now();
         self.forget(site);
-        let mut by_module: BTreeMap<Handle, Vec<Handle>> = BTreeMap::new();
+        let mut by_module: BTreeMap<ModuleId, Vec<FunctionId>> = BTreeMap::new();
         for (function, record) in site.session.functions.iter() {
             if !self.knows(function) {
                 by_module.entry(record.module).or_default().push(function);
@@ -151,12 +153,12 @@ impl Instrumented {
     }
 
     /// Whether [`Instrumented::prepare`] has looked at this kernel.
-    pub fn knows(&self, function: Handle) -> bool {
+    pub fn knows(&self, function: FunctionId) -> bool {
         self.instrumented.contains_key(&function) || self.without.contains_key(&function)
     }
 
     /// Why a kernel is not instrumented; `None` if it is, or was never looked at.
-    pub fn without(&self, function: Handle) -> Option<&NotInstrumented> {
+    pub fn without(&self, function: FunctionId) -> Option<&NotInstrumented> {
         self.without.get(&function)
     }
 
@@ -271,7 +273,7 @@ impl Instrumented {
     /// way, at the latest by the next [`Instrumented::prepare`], which does.
     pub fn forget(&mut self, site: &mut Site) {
         let Site { session, live } = site;
-        let functions = |handle: &Handle| session.functions.contains(*handle);
+        let functions = |handle: &FunctionId| session.functions.contains(*handle);
         self.instrumented.retain(|handle, _| functions(handle));
         self.without.retain(|handle, _| functions(handle));
         self.modules.retain(|module| {
@@ -284,8 +286,8 @@ impl Instrumented {
             }
             false
         });
-        let gone = |context: &Handle| !session.contexts.contains(*context);
-        let gone: Vec<Handle> = self.tables.keys().copied().filter(gone).collect();
+        let gone = |context: &ContextId| !session.contexts.contains(*context);
+        let gone: Vec<ContextId> = self.tables.keys().copied().filter(gone).collect();
         for context in gone {
             // All work of a context has ended with it.
             if let Some(tables) = self.tables.remove(&context) {
@@ -331,7 +333,7 @@ impl InstrumentedKernel {
 }
 
 /// A report, with the kernel's name.
-fn name(instrumented: &HandleMap<Handle, InstrumentedKernel>, report: Report) -> Violation {
+fn name(instrumented: &HandleMap<FunctionId, InstrumentedKernel>, report: Report) -> Violation {
     let instrumented = instrumented.get(&report.function);
     Violation {
         function: report.function,
@@ -345,9 +347,9 @@ fn name(instrumented: &HandleMap<Handle, InstrumentedKernel>, report: Report) ->
 
 /// The tables of a context, which is current.
 fn tables_in<'t>(
-    all: &'t mut HashMap<Handle, Tables>,
+    all: &'t mut HashMap<ContextId, Tables>,
     live: &mut Live,
-    context: Handle,
+    context: ContextId,
     depth: usize,
 ) -> Result<&'t mut Tables, DriverError> {
     Ok(match all.entry(context) {

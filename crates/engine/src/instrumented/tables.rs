@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, StreamRef};
 use fermata_device::{DeviceBlock, Driver, DriverError, PinnedWords, StreamHandle};
 use fermata_ptx::passes::TABLE_HEADER_BYTES;
 
@@ -36,13 +36,13 @@ const NON_BLOCKING: u32 = 1;
 /// What a kernel has reported.
 #[derive(Clone, Copy)]
 pub(super) struct Report {
-    pub function: Handle,
+    pub function: FunctionId,
     pub address: Address,
     pub bytes: u64,
 }
 
 struct Table {
-    function: Handle,
+    function: FunctionId,
     stream: StreamRef,
     address: Address,
     room: u64,
@@ -71,9 +71,9 @@ pub(super) struct Tables {
     used: u64,
     words: Vec<PinnedWords>,
     tables: Vec<Table>,
-    by_launch: HashMap<(Handle, StreamRef), Turns>,
+    by_launch: HashMap<(FunctionId, StreamRef), Turns>,
     /// By executable graph and kernel.
-    by_graph: HashMap<(Handle, Handle), usize>,
+    by_graph: HashMap<(ExecId, FunctionId), usize>,
     /// Those of graphs that launches under way may still use.
     left: Vec<usize>,
     /// Those that nothing uses.
@@ -112,7 +112,7 @@ impl Tables {
     pub fn table(
         &mut self,
         driver: &Driver,
-        function: Handle,
+        function: FunctionId,
         stream: StreamRef,
         on: StreamHandle,
         allowed: &[Range],
@@ -141,7 +141,7 @@ impl Tables {
     pub fn table_of_graph(
         &mut self,
         driver: &Driver,
-        (exec, function): (Handle, Handle),
+        (exec, function): (ExecId, FunctionId),
         (stream, on): (StreamRef, StreamHandle),
         allowed: &[Range],
         in_order: bool,
@@ -164,7 +164,7 @@ impl Tables {
     }
 
     /// Takes the tables of graphs back, which no launch may use any more; those of the graphs in `kept` stay.
-    pub fn recycle(&mut self, kept: &dyn Fn(Handle) -> bool) {
+    pub fn recycle(&mut self, kept: &dyn Fn(ExecId) -> bool) {
         let gone = self.by_graph.extract_if(|(exec, _), _| !kept(*exec));
         self.spare.extend(gone.map(|(_, index)| index));
         self.spare.append(&mut self.left);
@@ -194,7 +194,7 @@ impl Tables {
     fn make(
         &mut self,
         driver: &Driver,
-        function: Handle,
+        function: FunctionId,
         stream: StreamRef,
         on: StreamHandle,
         allowed: &[Range],
@@ -287,7 +287,7 @@ impl Tables {
 
     fn add(
         &mut self,
-        function: Handle,
+        function: FunctionId,
         stream: StreamRef,
         ranges: u64,
     ) -> Result<usize, DriverError> {

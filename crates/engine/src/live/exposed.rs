@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::MemoryId;
 use fermata_abi::sys::driver as cu;
 use fermata_state::Session;
 
@@ -11,7 +11,7 @@ use crate::{EngineError, Live};
 /// Where each physical memory can be reached, and what must be undone.
 #[derive(Default)]
 pub(crate) struct Exposed {
-    pub addresses: HashMap<Handle, u64>,
+    pub addresses: HashMap<MemoryId, u64>,
     temporary: Vec<(u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl Live {
         Ok(exposed)
     }
 
-    fn map_aside(&mut self, handle: Handle, device: u32, size: u64) -> Result<u64, EngineError> {
+    fn map_aside(&mut self, handle: MemoryId, device: u32, size: u64) -> Result<u64, EngineError> {
         let operation = format!("reach physical memory {handle:#x}");
         let physical = self.memories.get(&handle).copied();
         let physical = physical

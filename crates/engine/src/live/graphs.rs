@@ -2,16 +2,14 @@
 
 use std::borrow::Cow;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ContextId, EventId, ExecId};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
     GraphHandle, Grid, KernelLaunch, NodeHandle, NodeSpec,
 };
 use fermata_graph::update::KernelChange;
-use fermata_graph::{
-    CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeId, NodeKind, Place,
-};
+use fermata_graph::{CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeId, NodeKind};
 
 use super::attributes::of_node;
 use super::templates::{MadeNode, Nodes, Template, is_kept, node_at};
@@ -93,8 +91,8 @@ impl Live {
     /// An unknown handle in the graph, a node kind that is not supported, or what the driver says.
     pub fn instantiate(
         &mut self,
-        exec: Handle,
-        context: Handle,
+        exec: ExecId,
+        context: ContextId,
         graph: &Graph,
         flags: u64,
     ) -> Result<(), DriverError> {
@@ -123,7 +121,7 @@ impl Live {
     ///
     /// # Errors
     /// As [`Live::instantiate`]; `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the shapes differ.
-    pub fn update(&mut self, exec: Handle, graph: &Graph) -> Result<(), DriverError> {
+    pub fn update(&mut self, exec: ExecId, graph: &Graph) -> Result<(), DriverError> {
         let updated = self.update_whole(exec, graph, PLAIN);
         if let Some(template) = self.templates.get_mut(&exec) {
             template.is_plain = updated.is_ok();
@@ -138,7 +136,7 @@ impl Live {
     /// As [`Live::update`].
     pub fn change_kernels(
         &mut self,
-        exec: Handle,
+        exec: ExecId,
         graph: &Graph,
         changes: &[KernelChange<'_>],
     ) -> Result<(), DriverError> {
@@ -153,7 +151,7 @@ impl Live {
     /// Gives single kernels of an executable graph other parameters; false if the whole must be updated.
     fn set_kernels(
         &mut self,
-        exec: Handle,
+        exec: ExecId,
         changes: &[KernelChange<'_>],
     ) -> Result<bool, DriverError> {
         let Some((handle, context)) = self.executables.get(&exec).copied() else {
@@ -180,7 +178,7 @@ impl Live {
     }
 
     /// No two states of executable graphs have one number, also if one is made again under a handle.
-    fn revise(&mut self, exec: Handle) {
+    fn revise(&mut self, exec: ExecId) {
         self.last_revision += 1;
         self.revisions.insert(exec, self.last_revision);
     }
@@ -192,7 +190,7 @@ impl Live {
     /// As [`Live::update`]; the graph may have been changed in part then.
     pub(crate) fn replace_kernels(
         &mut self,
-        exec: Handle,
+        exec: ExecId,
         graph: &Graph,
         replacements: Replacements<'_>,
     ) -> Result<(), DriverError> {
@@ -204,7 +202,7 @@ impl Live {
 
     fn update_whole(
         &mut self,
-        exec: Handle,
+        exec: ExecId,
         graph: &Graph,
         replacements: Replacements<'_>,
     ) -> Result<(), DriverError> {
@@ -226,13 +224,13 @@ impl Live {
     }
 
     /// Takes an executable graph out that is about to be destroyed, with all that is known of it.
-    pub fn take_executable(&mut self, exec: Handle) -> Option<(ExecHandle, Handle)> {
+    pub fn take_executable(&mut self, exec: ExecId) -> Option<(ExecHandle, ContextId)> {
         self.revisions.remove(&exec);
         self.drop_template(exec);
         self.executables.remove(&exec)
     }
 
-    fn drop_template(&mut self, exec: Handle) {
+    fn drop_template(&mut self, exec: ExecId) {
         if let Some(template) = self.templates.remove(&exec) {
             // With its context it has gone already.
             let _ = self.driver.destroy_graph(template.graph);
@@ -240,7 +238,7 @@ impl Live {
     }
 
     /// A number that changes whenever the program makes or updates an executable graph.
-    pub fn graph_revision(&self, exec: Handle) -> u64 {
+    pub fn graph_revision(&self, exec: ExecId) -> u64 {
         self.revisions.get(&exec).copied().unwrap_or_default()
     }
 
@@ -303,8 +301,8 @@ impl Live {
         how: Build<'_>,
         depth: u32,
     ) -> Result<MadeNode, DriverError> {
-        let context_of = |handle: Handle| match handle {
-            0 => Ok(context),
+        let context_of = |handle: ContextId| match handle {
+            ContextId::NULL => Ok(context),
             other => self
                 .contexts
                 .get(&other)
@@ -316,7 +314,7 @@ impl Live {
                     )
                 }),
         };
-        let event_of = |handle: &Handle| {
+        let event_of = |handle: &EventId| {
             let found = self.events.get(handle).map(|(event, _)| *event);
             found.ok_or_else(|| {
                 refuse(
@@ -446,9 +444,9 @@ impl Live {
     }
 
     fn side(&self, end: &CopyEnd) -> Result<CopySide, DriverError> {
-        let endpoint = match end.place {
-            Place::Array => Endpoint::Array(self.array(end.address)?),
-            Place::Host | Place::Device | Place::Unified => Endpoint::Address(end.address),
+        let endpoint = match end.array() {
+            Some(array) => Endpoint::Array(self.array(array)?),
+            None => Endpoint::Address(end.address),
         };
         Ok(CopySide {
             endpoint,

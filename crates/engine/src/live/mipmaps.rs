@@ -1,6 +1,6 @@
 //! Arrays with levels: in the driver one object, whose levels are used like any array.
 
-use fermata_abi::op::{Handle, Mipmap, Resource};
+use fermata_abi::op::{ArrayId, ContextId, Mipmap, MipmapId, Resource};
 use fermata_device::{ArrayShape, DriverError, MipmapHandle, Texels};
 
 use super::{Live, invalid};
@@ -41,8 +41,8 @@ impl Live {
     /// What the driver says; then there is none.
     pub fn create_mipmap(
         &mut self,
-        handle: Handle,
-        context: Handle,
+        handle: MipmapId,
+        context: ContextId,
         mipmap: &Mipmap,
     ) -> Result<(), DriverError> {
         let device = self.enter(context)?.device;
@@ -67,9 +67,9 @@ impl Live {
     /// Takes an array with these levels out; somebody has to destroy it.
     pub fn take_mipmap(
         &mut self,
-        handle: Handle,
-        levels: &[Handle],
-    ) -> Option<(MipmapHandle, Handle)> {
+        handle: MipmapId,
+        levels: &[ArrayId],
+    ) -> Option<(MipmapHandle, ContextId)> {
         for level in levels {
             self.arrays.remove(level);
         }

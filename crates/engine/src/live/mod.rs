@@ -19,7 +19,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
+use fermata_abi::op::{
+    Address, ArrayId, ContextId, EventId, ExecId, FunctionId, MemoryId, MipmapId, ModuleId, Raw,
+    STREAM_LEGACY, StreamId, StreamRef,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle,
@@ -62,7 +65,7 @@ pub struct LiveFunction {
     /// In the driver.
     pub handle: FunctionHandle,
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
 }
 
 /// A stream.
@@ -71,7 +74,7 @@ pub struct LiveStream {
     /// In the driver.
     pub handle: StreamHandle,
     /// Its context.
-    pub context: Handle,
+    pub context: ContextId,
 }
 
 /// See the module. All of a worker's driver calls that act on a context go through [`Live::enter`].
@@ -81,31 +84,31 @@ pub struct Live {
     /// Device addresses.
     pub space: AddressSpace,
     /// Contexts.
-    pub contexts: HandleMap<Handle, LiveContext>,
+    pub contexts: HandleMap<ContextId, LiveContext>,
     /// Modules.
-    pub modules: HandleMap<Handle, ModuleHandle>,
+    pub modules: HandleMap<ModuleId, ModuleHandle>,
     /// Modules that the program has unloaded and that are kept, by their place in the order of modules, each with its
     /// context.
-    pub kept: HandleMap<u64, (ModuleHandle, Handle)>,
+    pub kept: HandleMap<u64, (ModuleHandle, ContextId)>,
     /// Kernels.
-    pub functions: HandleMap<Handle, LiveFunction>,
+    pub functions: HandleMap<FunctionId, LiveFunction>,
     /// Streams.
-    pub streams: HandleMap<Handle, LiveStream>,
+    pub streams: HandleMap<StreamId, LiveStream>,
     /// Events, each with its context.
-    pub events: HandleMap<Handle, (EventHandle, Handle)>,
+    pub events: HandleMap<EventId, (EventHandle, ContextId)>,
     /// Executable graphs, each with its context.
-    pub executables: HandleMap<Handle, (ExecHandle, Handle)>,
+    pub executables: HandleMap<ExecId, (ExecHandle, ContextId)>,
     /// What executable graphs were made from, where it is kept.
-    pub(crate) templates: HandleMap<Handle, Template>,
+    pub(crate) templates: HandleMap<ExecId, Template>,
     /// [`Live::graph_revision`] of executable graphs, and the last number given.
-    pub(crate) revisions: HandleMap<Handle, u64>,
+    pub(crate) revisions: HandleMap<ExecId, u64>,
     last_revision: u64,
     /// Arrays, each with its context.
-    pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
+    pub arrays: HandleMap<ArrayId, (ArrayHandle, ContextId)>,
     /// Arrays with levels, each with its context. The levels are arrays too.
-    pub mipmaps: HandleMap<Handle, (MipmapHandle, Handle)>,
+    pub mipmaps: HandleMap<MipmapId, (MipmapHandle, ContextId)>,
     /// Physical memory made by the program.
-    pub memories: HandleMap<Handle, PhysicalHandle>,
+    pub memories: HandleMap<MemoryId, PhysicalHandle>,
     /// Memory shared with other processes.
     pub sharing: Sharing,
     /// Shared host memory.
@@ -138,7 +141,7 @@ pub struct Live {
     /// The examination of the session's module images.
     pub(crate) examined: Examinations,
     /// Modules whose variables are all recorded; they never change, and handles are never given twice.
-    pub(crate) discovered: HashSet<Handle>,
+    pub(crate) discovered: HashSet<ModuleId>,
     /// What captures keep from one checkpoint to the next.
     pub(crate) lasting: Lasting,
     /// Captures that unforeseen writes have overtaken.
@@ -146,11 +149,11 @@ pub struct Live {
     current: Option<ContextHandle>,
 }
 
-fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: Handle) -> DriverError {
+fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: impl Raw) -> DriverError {
     DriverError {
         call,
         code,
-        name: format!("there is no {what} {handle:#x}").into(),
+        name: format!("there is no {what} {:#x}", handle.raw()).into(),
     }
 }
 
@@ -204,7 +207,7 @@ impl Live {
     ///
     /// # Errors
     /// Unknown, or what the driver says.
-    pub fn enter(&mut self, context: Handle) -> Result<LiveContext, DriverError> {
+    pub fn enter(&mut self, context: ContextId) -> Result<LiveContext, DriverError> {
         let found = *self.contexts.get(&context).ok_or_else(|| {
             invalid(
                 "cuCtxSetCurrent",
@@ -250,7 +253,7 @@ impl Live {
     ///
     /// # Errors
     /// Unknown, or what the driver says.
-    pub fn event(&self, event: Handle) -> Result<EventHandle, DriverError> {
+    pub fn event(&self, event: EventId) -> Result<EventHandle, DriverError> {
         let (handle, _) = *self.events.get(&event).ok_or_else(|| {
             invalid(
                 "cuEventQuery",
@@ -266,7 +269,7 @@ impl Live {
     ///
     /// # Errors
     /// Unknown, or what the driver says.
-    pub fn function(&mut self, function: Handle) -> Result<LiveFunction, DriverError> {
+    pub fn function(&mut self, function: FunctionId) -> Result<LiveFunction, DriverError> {
         let found = *self.functions.get(&function).ok_or_else(|| {
             invalid(
                 "cuLaunchKernel",
@@ -283,7 +286,7 @@ impl Live {
     ///
     /// # Errors
     /// Unknown.
-    pub fn array(&self, array: Handle) -> Result<ArrayHandle, DriverError> {
+    pub fn array(&self, array: ArrayId) -> Result<ArrayHandle, DriverError> {
         let found = self.arrays.get(&array);
         let (handle, _) = found
             .ok_or_else(|| invalid("cuMemcpy", cu::CUDA_ERROR_INVALID_HANDLE, "array", array))?;
@@ -350,7 +353,7 @@ impl Live {
                 "cuCtxSetCurrent",
                 cu::CUDA_ERROR_INVALID_CONTEXT,
                 "context",
-                0,
+                ContextId::NULL,
             )
         })?;
         self.enter(first).map(|_| ())
@@ -360,7 +363,7 @@ impl Live {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn enable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
+    pub fn enable_peer(&mut self, context: ContextId, peer: ContextId) -> Result<(), DriverError> {
         let other = self.contexts.get(&peer).copied();
         let other = other.ok_or_else(|| {
             invalid(
@@ -380,7 +383,7 @@ impl Live {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn disable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
+    pub fn disable_peer(&mut self, context: ContextId, peer: ContextId) -> Result<(), DriverError> {
         let other = self.contexts.get(&peer).copied();
         let other = other.ok_or_else(|| {
             invalid(

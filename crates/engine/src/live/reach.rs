@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::{ArrayId, ContextId};
 use fermata_device::{ArrayHandle, ContextHandle, Driver, PinnedPool};
 
 use crate::{EngineError, Live};
@@ -17,7 +17,7 @@ pub(crate) struct Reach {
     pub driver: Arc<Driver>,
     /// Every context by device, the oldest first.
     contexts: BTreeMap<u32, Vec<ContextHandle>>,
-    arrays: HashMap<Handle, (ArrayHandle, u32)>,
+    arrays: HashMap<ArrayId, (ArrayHandle, u32)>,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
     /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
@@ -37,7 +37,7 @@ impl Live {
                 .push(context.handle);
         }
         contexts.values_mut().for_each(|all| all.sort());
-        let device = |context: &Handle| self.contexts.get(context).map(|it| it.device);
+        let device = |context: &ContextId| self.contexts.get(context).map(|it| it.device);
         let arrays = self
             .arrays
             .iter()
@@ -74,7 +74,7 @@ impl Reach {
     ///
     /// # Errors
     /// Unknown.
-    pub fn array(&self, array: Handle) -> Result<(ArrayHandle, u32), EngineError> {
+    pub fn array(&self, array: ArrayId) -> Result<(ArrayHandle, u32), EngineError> {
         let found = self.arrays.get(&array).copied();
         found.ok_or_else(|| EngineError::Internal(format!("array {array:#x} has no context")))
     }

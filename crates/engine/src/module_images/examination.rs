@@ -248,12 +248,15 @@ pub(super) fn mentions_print(part: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermata_abi::op::HeldImageId;
 
     const WITHIN: Duration = Duration::from_secs(60);
 
     fn session_with(image: &ImageBytes, name: ImageId) -> Session {
         let mut session = Session::new(Vec::new());
-        session.hold_image(0x100, name, image).expect("held");
+        session
+            .hold_image(HeldImageId::from_raw(0x100), name, image)
+            .expect("held");
         session
     }
 
@@ -279,7 +282,12 @@ mod tests {
         examined.wait(WITHIN).expect("examined");
         assert!(examined.settle(&mut session));
         let content = ImageId::of(image.bytes());
-        assert_eq!(session.held_image(0x100).map(|it| it.0), Some(content));
+        assert_eq!(
+            session
+                .held_image(HeldImageId::from_raw(0x100))
+                .map(|it| it.0),
+            Some(content)
+        );
         assert!(session.image(&name).is_none());
         assert!(!session.facts(&content).expect("known").prints);
         assert!(examined.queued.is_empty() && examined.failed.is_empty());
@@ -300,7 +308,9 @@ mod tests {
         );
         let (bad_id, good_id) = (ImageId::of(b"bad"), ImageId::of(b"good"));
         let mut session = session_with(&bad, bad_id);
-        session.hold_image(0x101, good_id, &good).expect("held");
+        session
+            .hold_image(HeldImageId::from_raw(0x101), good_id, &good)
+            .expect("held");
         let mut examined = Examinations::default();
         examined.queue(request(bad_id, &bad, |_, _| panic!("as the test wants")));
         examined.queue(request(good_id, &good, look_through));

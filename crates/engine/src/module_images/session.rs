@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::Handle;
+use fermata_abi::op::ModuleId;
 use fermata_state::{ImageBytes, ImageId};
 
 use super::examination::{
@@ -97,7 +97,7 @@ impl Site {
         }
     }
 
-    fn module_of(&self, image: &ImageId) -> Option<Handle> {
+    fn module_of(&self, image: &ImageId) -> Option<ModuleId> {
         let mut modules = self.session.modules.iter();
         let found = modules.find(|(_, it)| it.image == *image);
         found.map(|(handle, _)| handle)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fermata_abi::op::{ArrayId, MemoryId};
 use fermata_state::{BufferOwner, Session};
 
 use crate::{CHUNK, EngineError};
@@ -15,7 +16,7 @@ pub(crate) enum Source {
     Host { region: u64, offset: u64 },
     /// In an array: rows of `width` bytes from row `y` of slice `z`.
     Array {
-        array: u64,
+        array: ArrayId,
         y: u64,
         z: u64,
         width: u64,
@@ -73,7 +74,7 @@ fn linear(pieces: &mut Vec<Piece>, buffer: u64, bytes: u64, source: impl Fn(u64)
 /// An array whose rows do not fit a chunk.
 pub(crate) fn pieces(
     session: &Session,
-    memories: &HashMap<u64, u64>,
+    memories: &HashMap<MemoryId, u64>,
 ) -> Result<Vec<Piece>, EngineError> {
     let mut pieces = Vec::new();
     for buffer in session.buffers() {
@@ -125,7 +126,7 @@ pub(crate) fn pieces(
 fn array_pieces(
     pieces: &mut Vec<Piece>,
     session: &Session,
-    handle: u64,
+    handle: ArrayId,
     buffer: u64,
 ) -> Result<(), EngineError> {
     let array = session.arrays.get(handle)?;

@@ -104,7 +104,7 @@ impl Captured {
 
 /// Waits until every context is idle; a failed one cannot be saved.
 pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
-    let contexts: Vec<u64> = live.contexts.keys().copied().collect();
+    let contexts: Vec<_> = live.contexts.keys().copied().collect();
     for context in contexts {
         let idle = live
             .enter(context)

@@ -207,6 +207,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<(u8, Option<OwnedFd>)> {
 
 #[cfg(test)]
 mod tests {
+    use fermata_abi::op::MemoryId;
     use std::fs::File;
     use std::io::Read;
 
@@ -250,7 +251,7 @@ mod tests {
         ));
         // What is freed is checked for before an image is made that nobody could restore.
         let records = Records {
-            fetched: [(0x100, from(OWN, 1))].into(),
+            fetched: [(MemoryId::from_raw(0x100), from(OWN, 1))].into(),
             ..Records::default()
         };
         other.check(&records).unwrap();

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use fermata_abi::op::{Launch, Op, StreamRef};
+use fermata_abi::op::{ContextId, FunctionId, Launch, ModuleId, Op, Raw, StreamId, StreamRef};
 use fermata_device::{Driver, Grid, KernelLaunch};
 use fermata_engine::{Live, LiveContext, LiveFunction, Site};
 use fermata_state::{Allocation, Context, Device, Function, ImageBytes, Session};
 use parking_lot::{Mutex, MutexGuard};
 
-pub const CONTEXT: u64 = 0x100;
+pub const CONTEXT: ContextId = ContextId::from_raw(0x100);
 pub const LEGACY: StreamRef = StreamRef {
     context: CONTEXT,
-    stream: 1,
+    stream: StreamId::from_raw(1),
 };
 
 /// The driver the tests run on: `FERMATA_TEST_DRIVER`, or softgpu as built with the tests, beside them or one folder up.
@@ -76,17 +76,17 @@ impl Bench {
         session.contexts.insert(CONTEXT, record).unwrap();
         Self {
             site: Site { session, live },
-            next: CONTEXT,
+            next: CONTEXT.raw(),
         }
     }
 
-    fn handle(&mut self) -> u64 {
+    fn handle<H: Raw>(&mut self) -> H {
         self.next += 1;
-        self.next
+        H::from_raw(self.next)
     }
 
     /// Loads PTX; the module's handle.
-    pub fn module(&mut self, text: &str) -> u64 {
+    pub fn module(&mut self, text: &str) -> ModuleId {
         let module = self.handle();
         let Site { session, live } = &mut self.site;
         live.enter(CONTEXT).unwrap();
@@ -99,7 +99,7 @@ impl Bench {
         module
     }
 
-    pub fn function(&mut self, module: u64, name: &str) -> u64 {
+    pub fn function(&mut self, module: ModuleId, name: &str) -> FunctionId {
         let function = self.handle();
         let Site { session, live } = &mut self.site;
         live.enter(CONTEXT).unwrap();
@@ -118,7 +118,7 @@ impl Bench {
     }
 
     /// A variable, recorded as one whose address the program knows.
-    pub fn variable(&mut self, module: u64, name: &str) -> u64 {
+    pub fn variable(&mut self, module: ModuleId, name: &str) -> u64 {
         let Site { session, live } = &mut self.site;
         live.enter(CONTEXT).unwrap();
         let loaded = live.modules[&module];
@@ -191,7 +191,7 @@ impl Bench {
 }
 
 /// A launch of one block of 32 threads.
-pub fn launch(function: u64, params: &[u8]) -> Launch<'_> {
+pub fn launch(function: FunctionId, params: &[u8]) -> Launch<'_> {
     Launch {
         function,
         grid: [1, 1, 1],

@@ -53,9 +53,9 @@ fn info(stream: cu::CUstream, out_status: Out<cu::CUstreamCaptureStatus>, out: I
         return Ok(());
     }
     let info = capture::info(&stream)?;
-    let graph = GraphObject::resolve(driver()?, info.graph)?;
+    let graph = GraphObject::resolve(driver()?, info.graph.raw())?;
     out.id.set_if_wanted(info.id);
-    out.graph.set_if_wanted(to_pointer(info.graph));
+    out.graph.set_if_wanted(to_pointer(info.graph.raw()));
     out.count.set_if_wanted(info.dependencies.len());
     let driver = driver()?;
     let handles = info
@@ -77,7 +77,7 @@ fn info(stream: cu::CUstream, out_status: Out<cu::CUstreamCaptureStatus>, out: I
 fn update(stream: cu::CUstream, nodes: In<cu::CUgraphNode>, count: usize, flags: c_uint) -> Result {
     let stream = Stream::resolve(stream)?;
     let info = capture::info(&stream)?;
-    let graph = GraphObject::resolve(driver()?, info.graph)?;
+    let graph = GraphObject::resolve(driver()?, info.graph.raw())?;
     let replace = match flags {
         cu::CU_STREAM_ADD_CAPTURE_DEPENDENCIES => false,
         cu::CU_STREAM_SET_CAPTURE_DEPENDENCIES => true,

@@ -1,5 +1,6 @@
 //! Copies.
 
+use fermata_abi::op::ContextId;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ impl CEnd {
         Ok(CopyEnd {
             place,
             address,
-            context: to_handle(self.context),
+            context: context_of(self.context),
             x_bytes: self.x_bytes as u64,
             y: self.y as u64,
             z: self.z as u64,
@@ -219,7 +220,7 @@ fn from_3d_peer(c: &cu::CUDA_MEMCPY3D_PEER) -> Result<Copy> {
         Depth: c.Depth,
         ..Default::default()
     })?;
-    (copy.src.context, copy.dst.context) = (to_handle(c.srcContext), to_handle(c.dstContext));
+    (copy.src.context, copy.dst.context) = (context_of(c.srcContext), context_of(c.dstContext));
     Ok(copy)
 }
 
@@ -488,6 +489,10 @@ fn batch(
     Ok(())
 }
 
+fn context_of(context: cu::CUcontext) -> ContextId {
+    ContextId::from_raw(to_handle(context))
+}
+
 fn peer(
     dst: cu::CUdeviceptr,
     dst_context: cu::CUcontext,
@@ -499,6 +504,6 @@ fn peer(
         crate::context::named(to_handle(handle))?;
     }
     let mut copy = linear((Place::Device, dst), (Place::Device, src), bytes);
-    (copy.dst.context, copy.src.context) = (to_handle(dst_context), to_handle(src_context));
+    (copy.dst.context, copy.src.context) = (context_of(dst_context), context_of(src_context));
     Ok(copy)
 }

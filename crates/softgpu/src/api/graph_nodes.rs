@@ -245,7 +245,7 @@ api! {
 
     fn cuGraphEventRecordNodeGetEvent(handle: cu::CUgraphNode, out: Out<cu::CUevent>) {
         match kind_of(handle)?.1 {
-            NodeKind::EventRecord(event) => out.set(to_pointer(event)),
+            NodeKind::EventRecord(event) => out.set(to_pointer(event.raw())),
             _ => Err(INVALID_VALUE),
         }
     }
@@ -266,7 +266,7 @@ api! {
 
     fn cuGraphEventWaitNodeGetEvent(handle: cu::CUgraphNode, out: Out<cu::CUevent>) {
         match kind_of(handle)?.1 {
-            NodeKind::EventWait(event) => out.set(to_pointer(event)),
+            NodeKind::EventWait(event) => out.set(to_pointer(event.raw())),
             _ => Err(INVALID_VALUE),
         }
     }

@@ -1,5 +1,6 @@
 //! Node parameters between C and the graph model.
 
+use fermata_abi::op::{ContextId, EventId, FunctionId};
 use std::ffi::{c_uint, c_void};
 
 use fermata_abi::sys::driver as cu;
@@ -37,8 +38,8 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
     // SAFETY: the program's structure says so: each is null or the list that a launch demands.
     let list = |pointer| unsafe { In::from_raw(pointer) };
     Ok(NodeKind::Kernel(KernelNode {
-        function: function.handle,
-        context: function.module.context.handle,
+        function: FunctionId::from_raw(function.handle),
+        context: ContextId::from_raw(function.module.context.handle),
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared_bytes: params.sharedMemBytes,
@@ -73,7 +74,7 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
     let NodeKind::Kernel(kernel) = node.kind()? else {
         return Err(INVALID_VALUE);
     };
-    let function = Function::resolve(driver()?, kernel.function)?;
+    let function = Function::resolve(driver()?, kernel.function.raw())?;
     let offsets: Vec<usize> = function
         .info
         .params
@@ -81,7 +82,7 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
         .map(|param| param.offset)
         .collect();
     Ok(cu::CUDA_KERNEL_NODE_PARAMS_v2 {
-        func: to_pointer(kernel.function),
+        func: to_pointer(kernel.function.raw()),
         gridDimX: kernel.grid[0],
         gridDimY: kernel.grid[1],
         gridDimZ: kernel.grid[2],
@@ -94,7 +95,7 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
             .show_params(node.handle, &kernel.params, &offsets),
         extra: std::ptr::null_mut(),
         kern: to_pointer(kernel_of(&function)?),
-        ctx: to_pointer(kernel.context),
+        ctx: to_pointer(kernel.context.raw()),
     })
 }
 
@@ -280,8 +281,8 @@ pub fn generic(
 }
 
 /// The handle of an event that exists.
-pub fn event_exists(event: cu::CUevent) -> Result<u64> {
-    crate::event::Event::resolve(event).map(|event| event.handle)
+pub fn event_exists(event: cu::CUevent) -> Result<EventId> {
+    crate::event::Event::resolve(event).map(|event| EventId::from_raw(event.handle))
 }
 
 /// A node that runs a copy of another graph.

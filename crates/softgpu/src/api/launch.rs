@@ -1,5 +1,6 @@
 //! Kernel launches and host functions.
 
+use fermata_abi::op::{ContextId, FunctionId};
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
@@ -99,8 +100,8 @@ fn launch(
     let function = function(handle)?;
     let events = events_in(&attributes)?;
     let node = KernelNode {
-        function: function.handle,
-        context: 0,
+        function: FunctionId::from_raw(function.handle),
+        context: ContextId::NULL,
         grid: shape.0,
         block: shape.1,
         shared_bytes,

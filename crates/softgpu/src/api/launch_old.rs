@@ -1,5 +1,6 @@
 //! Launches as CUDA 2 made them: block, shared memory and parameters are set first, and stay with the function.
 
+use fermata_abi::op::{ContextId, FunctionId};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -64,8 +65,8 @@ fn launch(handle: cu::CUfunction, grid: [c_int; 2], stream: cu::CUstream) -> Res
     set.params.resize(function.info.param_bytes, 0);
     let [width, height] = grid.map(|size| u32::try_from(size).unwrap_or(0));
     let node = KernelNode {
-        function: function.handle,
-        context: 0,
+        function: FunctionId::from_raw(function.handle),
+        context: ContextId::NULL,
         grid: [width, height, 1],
         block: set.block,
         shared_bytes: set.shared,

@@ -34,7 +34,7 @@ fn allocate(
     if capture::is_capturing(stream) {
         // The graph owns the memory: its address is fixed now, as long as the graph lives.
         let device = pool.device.ordinal;
-        let graph = GraphObject::resolve(driver, capture::info(stream)?.graph)?;
+        let graph = GraphObject::resolve(driver, capture::info(stream)?.graph.raw())?;
         let address = graph.allocate(driver, device, bytes)?;
         capture::submit(
             stream,

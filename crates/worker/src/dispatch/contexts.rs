@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{Handle, ReplyBody};
+use fermata_abi::op::{ContextId, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::DriverError;
 use fermata_engine::LiveContext;
@@ -17,7 +17,7 @@ use crate::waiting::Then;
 impl Server {
     pub(super) fn context_create(
         &mut self,
-        context: Handle,
+        context: ContextId,
         device: u32,
         flags: u32,
         primary: bool,
@@ -74,7 +74,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn context_destroy(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn context_destroy(&mut self, context: ContextId, ticket: Option<Ticket>) -> Step {
         self.site.session.contexts.get(context)?;
         self.after_all(
             Some(context),
@@ -86,7 +86,7 @@ impl Server {
     }
 
     /// The context is idle: it goes with everything in it. A dead one goes whatever the driver says.
-    pub(crate) fn release_context(&mut self, context: Handle) -> Result<(), OpError> {
+    pub(crate) fn release_context(&mut self, context: ContextId) -> Result<(), OpError> {
         let device = self.site.session.contexts.get(context)?.device;
         self.part_from_peers(context);
         let removed = self.site.session.remove_context(context)?;
@@ -112,7 +112,7 @@ impl Server {
 
     /// A primary context outlives its release if the worker holds it, and what it reaches with it: a program that makes
     /// it again would be told that it reaches its peers already.
-    fn part_from_peers(&mut self, context: Handle) {
+    fn part_from_peers(&mut self, context: ContextId) {
         let live = &mut self.site.live;
         let contexts = &self.site.session.contexts;
         for (own, record) in contexts.iter() {
@@ -130,7 +130,7 @@ impl Server {
 
     /// A primary context outlives its release if anything else holds it, so its objects go one by one: all of them,
     /// whatever the driver says of one. The answer is the first failure.
-    fn release_contents(&mut self, context: Handle, removed: Removed) -> Result<(), OpError> {
+    fn release_contents(&mut self, context: ContextId, removed: Removed) -> Result<(), OpError> {
         let mut outcome = self.site.live.enter(context).map(drop);
         let mut note = |done: Result<(), DriverError>| {
             if outcome.is_ok() {
@@ -193,12 +193,12 @@ impl Server {
             .and(outcome.map_err(OpError::from))
     }
 
-    pub(super) fn context_sync(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn context_sync(&mut self, context: ContextId, ticket: Option<Ticket>) -> Step {
         self.site.session.contexts.get(context)?;
         self.after_all(Some(context), Some(context), true, Then::Answer, ticket)
     }
 
-    pub(super) fn context_set_limit(&mut self, context: Handle, limit: u32, value: u64) -> Step {
+    pub(super) fn context_set_limit(&mut self, context: ContextId, limit: u32, value: u64) -> Step {
         let live = &mut self.site.live;
         live.enter(context)?;
         live.driver.set_limit(limit, value)?;
@@ -211,13 +211,13 @@ impl Server {
         DONE
     }
 
-    pub(super) fn context_get_limit(&mut self, context: Handle, limit: u32) -> Step {
+    pub(super) fn context_get_limit(&mut self, context: ContextId, limit: u32) -> Step {
         let live = &mut self.site.live;
         live.enter(context)?;
         Ok(Reaction::Answer(ReplyBody::U64(live.driver.limit(limit)?)))
     }
 
-    pub(super) fn memory_info(&mut self, context: Handle) -> Step {
+    pub(super) fn memory_info(&mut self, context: ContextId) -> Step {
         let live = &mut self.site.live;
         let device = live.enter(context)?.device;
         let (free, total) = live.driver.memory_info()?;
@@ -228,12 +228,12 @@ impl Server {
     }
 
     /// Where the multiprocessors of a context's device lie.
-    pub(super) fn places(&mut self, context: Handle) -> Step {
+    pub(super) fn places(&mut self, context: ContextId) -> Step {
         let Places { clusters, indices } = self.site.tell_places(context)?;
         Ok(Reaction::Answer(ReplyBody::Places(clusters, indices)))
     }
 
-    pub(super) fn peer_enable(&mut self, context: Handle, peer: Handle) -> Step {
+    pub(super) fn peer_enable(&mut self, context: ContextId, peer: ContextId) -> Step {
         self.site.session.contexts.get(peer)?;
         self.site.live.enable_peer(context, peer)?;
         self.site
@@ -245,7 +245,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn peer_disable(&mut self, context: Handle, peer: Handle) -> Step {
+    pub(super) fn peer_disable(&mut self, context: ContextId, peer: ContextId) -> Step {
         self.site.session.contexts.get(peer)?;
         self.site.live.disable_peer(context, peer)?;
         self.site

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fermata_abi::op::{Blob, Extent, Handle, Pitch, Place, StreamRef};
+use fermata_abi::op::{ArrayId, Blob, ContextId, Extent, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, CopyBox, CopySide, Endpoint, PinnedBuffer};
 use fermata_state::Array;
@@ -220,8 +220,8 @@ impl Server {
 
     pub(super) fn array_create(
         &mut self,
-        array: Handle,
-        context: Handle,
+        array: ArrayId,
+        context: ContextId,
         shape: ArrayShape,
     ) -> Step {
         if self.site.session.arrays.contains(array) {
@@ -266,7 +266,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn array_destroy(&mut self, array: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn array_destroy(&mut self, array: ArrayId, ticket: Option<Ticket>) -> Step {
         if self.site.session.is_level(array) {
             return Err(OpError::invalid(format!(
                 "array {array:#x} is a level of another, which it goes with"
@@ -283,7 +283,7 @@ impl Server {
     }
 
     /// Nothing uses the array any more.
-    pub(crate) fn release_array(&mut self, array: Handle) -> Result<(), OpError> {
+    pub(crate) fn release_array(&mut self, array: ArrayId) -> Result<(), OpError> {
         let live = &mut self.site.live;
         let Some((handle, context)) = live.arrays.remove(&array) else {
             return Ok(());

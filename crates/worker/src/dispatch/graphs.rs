@@ -1,6 +1,6 @@
 //! Executable graphs.
 
-use fermata_abi::op::{Blob, Handle, StreamRef};
+use fermata_abi::op::{Blob, ContextId, ExecId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::Graph;
 use fermata_graph::update::KernelChange;
@@ -20,8 +20,8 @@ impl Server {
 
     pub(super) fn graph_instantiate(
         &mut self,
-        exec: Handle,
-        context: Handle,
+        exec: ExecId,
+        context: ContextId,
         graph: &Blob<'_>,
         flags: u64,
     ) -> Step {
@@ -43,7 +43,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn graph_set_kernels(&mut self, exec: Handle, kernels: &Blob<'_>) -> Step {
+    pub(super) fn graph_set_kernels(&mut self, exec: ExecId, kernels: &Blob<'_>) -> Step {
         let bytes = self.blob(kernels)?;
         let changes: Vec<KernelChange<'_>> = postcard::from_bytes(&bytes)?;
         let live = &mut self.site.live;
@@ -59,7 +59,7 @@ impl Server {
         self.graph_anew(exec)
     }
 
-    pub(super) fn graph_update(&mut self, exec: Handle, graph: &Blob<'_>) -> Step {
+    pub(super) fn graph_update(&mut self, exec: ExecId, graph: &Blob<'_>) -> Step {
         let graph = self.graph(graph)?;
         let live = &mut self.site.live;
         let known = self.site.session.executables.get_mut(exec)?;
@@ -74,7 +74,7 @@ impl Server {
 
     /// Makes an executable graph that could not be changed anew. Nobody waits to hear of a failure: what the graph was must
     /// not be launched in its place, nor be restored.
-    fn graph_anew(&mut self, exec: Handle) -> Step {
+    fn graph_anew(&mut self, exec: ExecId) -> Step {
         let live = &mut self.site.live;
         let known = self.site.session.executables.get(exec)?;
         if let Some((handle, context)) = live.take_executable(exec) {
@@ -85,7 +85,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn graph_launch(&mut self, exec: Handle, stream: StreamRef) -> Step {
+    pub(super) fn graph_launch(&mut self, exec: ExecId, stream: StreamRef) -> Step {
         let found = self.site.live.executables.get(&exec).copied();
         let (handle, _) = found.ok_or_else(|| {
             OpError::new(
@@ -113,7 +113,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn graph_destroy(&mut self, exec: Handle) -> Step {
+    pub(super) fn graph_destroy(&mut self, exec: ExecId) -> Step {
         self.site.session.executables.remove(exec)?;
         let live = &mut self.site.live;
         if let Some((handle, context)) = live.take_executable(exec) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, HostKind};
+use fermata_abi::op::{Address, ContextId, HostKind};
 use fermata_abi::sys::driver as cu;
 use fermata_device::HostMapping;
 use fermata_state::HostRegion;
@@ -25,7 +25,7 @@ impl Server {
         size: u64,
         kind: HostKind,
         flags: u32,
-        context: Handle,
+        context: ContextId,
     ) -> Step {
         self.receive_descriptor(|it| it.arrived.contains_key(&address))?;
         let (fd, sent) = self

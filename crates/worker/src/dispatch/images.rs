@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use fermata_abi::op::{Blob, Handle, ImageRef};
+use fermata_abi::op::{Blob, HeldImageId, ImageRef};
 use fermata_abi::sys::driver as cu;
 use fermata_state::{IMAGE_PADDING, ImageBytes, ImageId, LONGEST_IMAGE};
 
@@ -70,14 +70,14 @@ impl Server {
         Ok((self.site.name_image(&bytes), bytes))
     }
 
-    pub(super) fn image_hold(&mut self, image: Handle, from: &ImageRef<'_>) -> Step {
+    pub(super) fn image_hold(&mut self, image: HeldImageId, from: &ImageRef<'_>) -> Step {
         let (name, bytes) = self.image(from)?;
         self.site.session.hold_image(image, name, &bytes)?;
         self.site.examine_image(&name);
         DONE
     }
 
-    pub(super) fn image_release(&mut self, image: Handle) -> Step {
+    pub(super) fn image_release(&mut self, image: HeldImageId) -> Step {
         self.site.session.release_image(image);
         DONE
     }

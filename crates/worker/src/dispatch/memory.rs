@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle, Op, ReplyBody, StreamRef};
+use fermata_abi::op::{Address, ContextId, MemoryId, Op, ReplyBody, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_state::{Allocation, Mapping, Memory, Reservation};
 use fermata_wire::Ticket;
@@ -13,7 +13,12 @@ use crate::server::Server;
 use crate::waiting::Then;
 
 impl Server {
-    pub(super) fn mem_alloc(&mut self, context: Handle, size: u64, ticket: Option<Ticket>) -> Step {
+    pub(super) fn mem_alloc(
+        &mut self,
+        context: ContextId,
+        size: u64,
+        ticket: Option<Ticket>,
+    ) -> Step {
         if size == 0 {
             return Err(OpError::invalid("an allocation of no bytes"));
         }
@@ -47,7 +52,7 @@ impl Server {
     }
 
     /// Allocates and records it; unloaded modules that are kept give way.
-    pub(crate) fn allocate(&mut self, context: Handle, size: u64) -> Result<Address, OpError> {
+    pub(crate) fn allocate(&mut self, context: ContextId, size: u64) -> Result<Address, OpError> {
         match self.try_allocate(context, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() => {
                 self.try_allocate(context, size)
@@ -56,7 +61,7 @@ impl Server {
         }
     }
 
-    fn try_allocate(&mut self, context: Handle, size: u64) -> Result<Address, OpError> {
+    fn try_allocate(&mut self, context: ContextId, size: u64) -> Result<Address, OpError> {
         let live = &mut self.site.live;
         let device = live.enter(context)?.device;
         let address = live.space.allocate(&live.driver, device, size)?;
@@ -137,7 +142,7 @@ impl Server {
 
     pub(super) fn mem_create(
         &mut self,
-        memory: Handle,
+        memory: MemoryId,
         device: u32,
         size: u64,
         flags: u64,
@@ -178,7 +183,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn mem_release(&mut self, memory: Handle) -> Step {
+    pub(super) fn mem_release(&mut self, memory: MemoryId) -> Step {
         if self.site.session.release_memory(memory)? {
             self.keep_offers();
             self.drop_physical(memory)?;
@@ -187,7 +192,7 @@ impl Server {
     }
 
     /// The worker holds on to physical memory while it is mapped, so that it can be saved whole.
-    fn drop_physical(&mut self, memory: Handle) -> Result<(), OpError> {
+    fn drop_physical(&mut self, memory: MemoryId) -> Result<(), OpError> {
         let live = &mut self.site.live;
         match live.memories.remove(&memory) {
             Some(handle) => Ok(live.driver.release_memory(handle)?),
@@ -200,7 +205,7 @@ impl Server {
         address: Address,
         size: u64,
         offset: u64,
-        memory: Handle,
+        memory: MemoryId,
     ) -> Step {
         let session = &self.site.session;
         let known = session.memories.get(memory)?;

@@ -1,6 +1,6 @@
 //! Arrays with levels.
 
-use fermata_abi::op::{Handle, Mipmap};
+use fermata_abi::op::{ArrayId, ContextId, Mipmap, MipmapId};
 use fermata_engine::level_bytes;
 use fermata_state::MipmappedArray;
 use fermata_wire::Ticket;
@@ -13,12 +13,12 @@ use crate::waiting::Then;
 impl Server {
     pub(super) fn mipmap_create(
         &mut self,
-        mipmap: Handle,
-        context: Handle,
+        mipmap: MipmapId,
+        context: ContextId,
         shape: &Mipmap,
     ) -> Step {
         let session = &self.site.session;
-        let taken = |it: &Handle| session.arrays.contains(*it);
+        let taken = |it: &ArrayId| session.arrays.contains(*it);
         if session.mipmaps.contains(mipmap) || shape.levels.iter().any(taken) {
             return Err(OpError::invalid(format!(
                 "there is an array {mipmap:#x}, or one of its levels, already"
@@ -40,7 +40,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn mipmap_destroy(&mut self, mipmap: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn mipmap_destroy(&mut self, mipmap: MipmapId, ticket: Option<Ticket>) -> Step {
         let gone = self.site.session.remove_mipmap(mipmap)?;
         let context = gone.context;
         self.after_all(
@@ -55,7 +55,7 @@ impl Server {
     /// Nothing uses the array or its levels any more.
     pub(crate) fn release_mipmap(
         &mut self,
-        mipmap: Handle,
+        mipmap: MipmapId,
         gone: &MipmappedArray,
     ) -> Result<(), OpError> {
         let live = &mut self.site.live;

@@ -18,7 +18,7 @@ mod streams;
 mod tensors;
 mod textures;
 
-use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
+use fermata_abi::op::{ContextId, Op, ReplyBody, StreamRef};
 use fermata_state::TextureKey;
 use fermata_wire::Ticket;
 
@@ -316,7 +316,7 @@ impl Server {
     fn after(
         &mut self,
         streams: &[StreamRef],
-        context: Option<Handle>,
+        context: Option<ContextId>,
         reports: bool,
         then: Then,
         ticket: Option<Ticket>,
@@ -339,8 +339,8 @@ impl Server {
     /// Does `then` and answers when all work of a context, or of all, is done.
     fn after_all(
         &mut self,
-        of: Option<Handle>,
-        context: Option<Handle>,
+        of: Option<ContextId>,
+        context: Option<ContextId>,
         reports: bool,
         then: Then,
         ticket: Option<Ticket>,

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, FunctionInfo, Handle, ImageRef, LinkJob, ModuleInfo, ReplyBody};
+use fermata_abi::op::{
+    Blob, ContextId, FunctionId, FunctionInfo, ImageRef, LinkJob, ModuleId, ModuleInfo, ReplyBody,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{MemoryKind, ModuleHandle};
 use fermata_engine::LiveFunction;
@@ -20,8 +22,8 @@ use crate::waiting::Then;
 impl Server {
     pub(super) fn module_load(
         &mut self,
-        module: Handle,
-        context: Handle,
+        module: ModuleId,
+        context: ContextId,
         image: &ImageRef<'_>,
         beside: bool,
         ticket: Option<Ticket>,
@@ -48,7 +50,12 @@ impl Server {
         DONE
     }
 
-    pub(super) fn link(&mut self, context: Handle, job: &Blob<'_>, ticket: Option<Ticket>) -> Step {
+    pub(super) fn link(
+        &mut self,
+        context: ContextId,
+        job: &Blob<'_>,
+        ticket: Option<Ticket>,
+    ) -> Step {
         let job = self.blob(job)?;
         let job: LinkJob<'_> = postcard::from_bytes(&job)
             .map_err(|error| OpError::invalid(format!("a linker's inputs: {error}")))?;
@@ -62,8 +69,8 @@ impl Server {
     /// The driver has the module.
     pub(crate) fn record_module(
         &mut self,
-        module: Handle,
-        context: Handle,
+        module: ModuleId,
+        context: ContextId,
         handle: ModuleHandle,
         image: (ImageId, ImageBytes),
     ) -> Result<(), OpError> {
@@ -77,7 +84,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn module_functions(&mut self, module: Handle) -> Step {
+    pub(super) fn module_functions(&mut self, module: ModuleId) -> Step {
         let context = self.site.session.modules.get(module)?.context;
         let live = &mut self.site.live;
         live.enter(context)?;
@@ -89,7 +96,7 @@ impl Server {
         })))
     }
 
-    pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn module_unload(&mut self, module: ModuleId, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.modules.get(module)?.context;
         self.after_all(
             Some(context),
@@ -100,7 +107,12 @@ impl Server {
         )
     }
 
-    pub(super) fn function_get(&mut self, function: Handle, module: Handle, name: &str) -> Step {
+    pub(super) fn function_get(
+        &mut self,
+        function: FunctionId,
+        module: ModuleId,
+        name: &str,
+    ) -> Step {
         if self.site.session.functions.contains(function) {
             return Err(OpError::invalid(format!(
                 "there is a function {function:#x} already"
@@ -132,7 +144,7 @@ impl Server {
 
     pub(super) fn function_set_attribute(
         &mut self,
-        function: Handle,
+        function: FunctionId,
         attribute: i32,
         value: i32,
     ) -> Step {
@@ -149,7 +161,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn variable_get(&mut self, module: Handle, name: &str) -> Step {
+    pub(super) fn variable_get(&mut self, module: ModuleId, name: &str) -> Step {
         let context = self.site.session.modules.get(module)?.context;
         let live = &mut self.site.live;
         live.enter(context)?;

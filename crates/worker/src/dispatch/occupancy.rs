@@ -1,13 +1,13 @@
 //! How many blocks of a kernel run at once: what the driver says.
 
-use fermata_abi::op::{Handle, Launch, Occupancy, ReplyBody, SharedOf, StreamRef};
+use fermata_abi::op::{FunctionId, Launch, Occupancy, ReplyBody, SharedOf, StreamRef};
 use fermata_device::{Clusters, Grid, KernelLaunch, SharedNeed};
 
 use super::{Reaction, Step};
 use crate::server::Server;
 
 impl Server {
-    pub(super) fn occupancy(&mut self, function: Handle, question: &Occupancy<'_>) -> Step {
+    pub(super) fn occupancy(&mut self, function: FunctionId, question: &Occupancy<'_>) -> Step {
         let live = &mut self.site.live;
         let found = live.function(function)?.handle;
         let driver = &live.driver;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use fermata_abi::op::{Address, Handle, ReplyBody, SharedMemory, Sharer};
+use fermata_abi::op::{Address, MemoryId, ReplyBody, SharedMemory, Sharer};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::ShareError;
 use fermata_state::{Fetched, Memory, Shared};
@@ -32,7 +32,7 @@ impl Server {
         &mut self,
         sharer: &Sharer,
         address: Address,
-        memory: Handle,
+        memory: MemoryId,
         ticket: Option<Ticket>,
     ) -> Step {
         let session = &self.site.session;
@@ -45,7 +45,7 @@ impl Server {
             )));
         }
         let (buffer, size, shared) = match memory {
-            0 => {
+            MemoryId::NULL => {
                 let known = session.allocations.get(address)?;
                 (known.buffer, known.size, Shared::Allocation(address))
             }
@@ -76,7 +76,7 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    pub(super) fn mem_fetch(&mut self, memory: Handle, shared: &[u8]) -> Step {
+    pub(super) fn mem_fetch(&mut self, memory: MemoryId, shared: &[u8]) -> Step {
         let given = SharedMemory::decode(shared)
             .ok_or_else(|| OpError::invalid("that is no handle of shared memory"))?;
         if self.site.session.memories.contains(memory) {

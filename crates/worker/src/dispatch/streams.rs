@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, ReplyBody, STREAM_LEGACY, StreamRef};
+use fermata_abi::op::{ContextId, EventId, ReplyBody, STREAM_LEGACY, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::EventHandle;
 use fermata_engine::LiveStream;
@@ -17,8 +17,8 @@ use crate::waiting::{Orphans, Then, Waiting};
 impl Server {
     pub(super) fn stream_create(
         &mut self,
-        stream: Handle,
-        context: Handle,
+        stream: StreamId,
+        context: ContextId,
         flags: u32,
         priority: i32,
     ) -> Step {
@@ -42,7 +42,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn stream_destroy(&mut self, stream: Handle) -> Step {
+    pub(super) fn stream_destroy(&mut self, stream: StreamId) -> Step {
         let Stream { context, flags, .. } = *self.site.session.streams.get(stream)?;
         let key = StreamRef { context, stream };
         // Its work goes on; a wait for the context includes it.
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// Streams with work that a context's default stream waits for, itself among them.
-    fn joined(&self, context: Handle) -> Vec<StreamRef> {
+    fn joined(&self, context: ContextId) -> Vec<StreamRef> {
         let mut streams = self.queues.busy_streams(Some(context));
         let session = &self.site.session;
         streams.retain(|it| {
@@ -127,7 +127,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn stream_wait(&mut self, stream: StreamRef, event: Handle, flags: u32) -> Step {
+    pub(super) fn stream_wait(&mut self, stream: StreamRef, event: EventId, flags: u32) -> Step {
         let live = &mut self.site.live;
         let event = live.event(event)?;
         let handle = live.stream(stream)?;
@@ -135,7 +135,7 @@ impl Server {
         self.issued(stream, false, None)
     }
 
-    pub(super) fn event_create(&mut self, event: Handle, context: Handle, flags: u32) -> Step {
+    pub(super) fn event_create(&mut self, event: EventId, context: ContextId, flags: u32) -> Step {
         if self.site.session.events.contains(event) {
             return Err(OpError::invalid(format!(
                 "there is an event {event:#x} already"
@@ -162,7 +162,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn event_destroy(&mut self, event: Handle) -> Step {
+    pub(super) fn event_destroy(&mut self, event: EventId) -> Step {
         self.site.session.events.remove(event)?;
         let live = &mut self.site.live;
         if let Some((handle, context)) = live.events.remove(&event) {
@@ -176,7 +176,7 @@ impl Server {
         DONE
     }
 
-    pub(super) fn event_record(&mut self, event: Handle, stream: StreamRef, flags: u32) -> Step {
+    pub(super) fn event_record(&mut self, event: EventId, stream: StreamRef, flags: u32) -> Step {
         let handle = self.before_record(event)?;
         let live = &mut self.site.live;
         let on = live.stream(stream)?;
@@ -186,7 +186,7 @@ impl Server {
     }
 
     /// The event as the driver is to record it now.
-    pub(super) fn before_record(&mut self, event: Handle) -> Result<EventHandle, OpError> {
+    pub(super) fn before_record(&mut self, event: EventId) -> Result<EventHandle, OpError> {
         let handle = self.site.live.event(event)?;
         match self.is_awaited(handle) {
             // What waits, waits for the record before this one.
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    fn replace_event(&mut self, event: Handle) -> Result<EventHandle, OpError> {
+    fn replace_event(&mut self, event: EventId) -> Result<EventHandle, OpError> {
         let Event { context, flags, .. } = *self.site.session.events.get(event)?;
         let live = &mut self.site.live;
         live.enter(context)?;
@@ -206,7 +206,7 @@ impl Server {
         Ok(fresh)
     }
 
-    pub(super) fn event_sync(&mut self, event: Handle, ticket: Option<Ticket>) -> Step {
+    pub(super) fn event_sync(&mut self, event: EventId, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.events.get(event)?.context;
         let handle = self.site.live.event(event)?;
         self.waiting.push(Waiting {
@@ -223,14 +223,14 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    pub(super) fn event_query(&mut self, event: Handle) -> Step {
+    pub(super) fn event_query(&mut self, event: EventId) -> Step {
         let live = &mut self.site.live;
         let handle = live.event(event)?;
         live.driver.query_event(handle)?;
         DONE
     }
 
-    pub(super) fn event_elapsed(&mut self, start: Handle, end: Handle) -> Step {
+    pub(super) fn event_elapsed(&mut self, start: EventId, end: EventId) -> Step {
         let live = &mut self.site.live;
         let (start, end) = (live.event(start)?, live.event(end)?);
         Ok(Reaction::Answer(ReplyBody::F32(

@@ -1,6 +1,6 @@
 //! Texture and surface objects, and the references of modules.
 
-use fermata_abi::op::{Handle, ReplyBody, Texture};
+use fermata_abi::op::{ContextId, ModuleId, ReplyBody, Texture};
 use fermata_device::ModuleHandle;
 use fermata_state::{ReferenceKey, TextureKey};
 use fermata_wire::Ticket;
@@ -10,7 +10,7 @@ use crate::errors::OpError;
 use crate::server::Server;
 
 impl Server {
-    pub(super) fn texture_create(&mut self, context: Handle, texture: &Texture) -> Step {
+    pub(super) fn texture_create(&mut self, context: ContextId, texture: &Texture) -> Step {
         let live = &mut self.site.live;
         live.enter(context)?;
         let texels = live.texels(&texture.resource)?;
@@ -21,14 +21,14 @@ impl Server {
             object,
         };
         self.site.session.textures.insert(key, texture.clone());
-        Ok(Reaction::Answer(ReplyBody::U64(object)))
+        Ok(Reaction::Answer(ReplyBody::U64(object.raw())))
     }
 
     pub(super) fn texture_destroy(&mut self, key: TextureKey) -> Step {
         if self.site.session.textures.remove(&key).is_none() {
             return Err(OpError::invalid(format!(
                 "there is no texture or surface object {}",
-                key.object
+                key.object.raw()
             )));
         }
         let live = &mut self.site.live;
@@ -39,7 +39,7 @@ impl Server {
 
     pub(super) fn reference_get(
         &mut self,
-        module: Handle,
+        module: ModuleId,
         name: &str,
         surface: bool,
         ticket: Option<Ticket>,
@@ -53,7 +53,7 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    pub(super) fn reference_bind(&mut self, module: Handle, name: &str, to: &Texture) -> Step {
+    pub(super) fn reference_bind(&mut self, module: ModuleId, name: &str, to: &Texture) -> Step {
         let context = self.site.session.modules.get(module)?.context;
         let loaded = self.module_of(module, context)?;
         let live = &mut self.site.live;
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// A module in the driver, its context made current.
-    fn module_of(&mut self, module: Handle, context: Handle) -> Result<ModuleHandle, OpError> {
+    fn module_of(&mut self, module: ModuleId, context: ContextId) -> Result<ModuleHandle, OpError> {
         let live = &mut self.site.live;
         live.enter(context)?;
         let loaded = live.modules.get(&module).copied();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use fermata_abi::op::{Handle, Op, Place};
+use fermata_abi::op::{ExecId, FunctionId, Op, Place};
 use fermata_engine::HandleMap;
 
 /// Of what has never been seen.
@@ -23,9 +23,9 @@ const KINDS: usize = 1 << 16;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum What {
     /// A kernel.
-    Kernel(Handle),
+    Kernel(FunctionId),
     /// A graph.
-    Graph(Handle),
+    Graph(ExecId),
     /// A copy.
     Copy,
     /// A fill.
@@ -89,7 +89,7 @@ impl Work {
 
     /// A kernel of one block.
     #[cfg(test)]
-    pub const fn kernel(handle: Handle) -> Self {
+    pub const fn kernel(handle: FunctionId) -> Self {
         Self {
             what: What::Kernel(handle),
             size: 1,
@@ -104,7 +104,8 @@ impl Work {
     fn key(self) -> u64 {
         let kind = |kind: u64| kind << 48;
         let of = match self.what {
-            What::Kernel(handle) | What::Graph(handle) => handle << 1,
+            What::Kernel(handle) => handle.raw() << 1,
+            What::Graph(handle) => handle.raw() << 1,
             What::Copy => kind(1) | 1,
             What::Fill => kind(2) | 1,
             What::Callback => kind(3) | 1,
@@ -159,7 +160,7 @@ impl Costs {
 mod tests {
     use super::*;
 
-    fn kernel(handle: Handle) -> Work {
+    fn kernel(handle: FunctionId) -> Work {
         Work {
             what: What::Kernel(handle),
             size: 3,
@@ -173,20 +174,20 @@ mod tests {
     #[test]
     fn one_stretch_corrects_an_estimate() {
         let mut costs = Costs::default();
-        let pieces = [(kernel(0x100), 4)];
-        assert_eq!(costs.of(kernel(0x100)), UNKNOWN);
+        let pieces = [(kernel(FunctionId::from_raw(0x100)), 4)];
+        assert_eq!(costs.of(kernel(FunctionId::from_raw(0x100))), UNKNOWN);
         costs.learn(&pieces, ms(40), ms(41));
-        assert_eq!(costs.of(kernel(0x100)), 10_000_000);
+        assert_eq!(costs.of(kernel(FunctionId::from_raw(0x100))), 10_000_000);
         costs.learn(&pieces, ms(0), Duration::from_micros(12));
-        assert_eq!(costs.of(kernel(0x100)), 3_000);
-        assert_eq!(costs.of(kernel(0x101)), UNKNOWN);
+        assert_eq!(costs.of(kernel(FunctionId::from_raw(0x100))), 3_000);
+        assert_eq!(costs.of(kernel(FunctionId::from_raw(0x101))), UNKNOWN);
     }
 
     #[test]
     fn what_nobody_has_watched_changes_nothing_that_fits() {
         let mut costs = Costs::default();
-        costs.learn(&[(kernel(0x100), 1)], ms(0), ms(1000));
-        assert_eq!(costs.of(kernel(0x100)), UNKNOWN);
+        costs.learn(&[(kernel(FunctionId::from_raw(0x100)), 1)], ms(0), ms(1000));
+        assert_eq!(costs.of(kernel(FunctionId::from_raw(0x100))), UNKNOWN);
     }
 
     #[test]

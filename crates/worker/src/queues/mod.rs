@@ -21,7 +21,7 @@ mod cost;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{ContextId, StreamRef};
 use fermata_device::EventHandle;
 use fermata_engine::HandleMap;
 
@@ -146,7 +146,7 @@ pub(crate) struct Queues<E = EventHandle> {
     cost: u64,
     costs: Costs,
     /// Paces of work that is known to be done, by context.
-    spent: Vec<(Handle, E)>,
+    spent: Vec<(ContextId, E)>,
     clock: fn() -> Instant,
 }
 
@@ -316,12 +316,12 @@ impl<E: Copy> Queues<E> {
     }
 
     /// Paces that nothing waits for any more, by context.
-    pub fn take_spent(&mut self) -> Vec<(Handle, E)> {
+    pub fn take_spent(&mut self) -> Vec<(ContextId, E)> {
         std::mem::take(&mut self.spent)
     }
 
     /// Streams with work, of one context or of all.
-    pub fn busy_streams(&self, context: Option<Handle>) -> Vec<StreamRef> {
+    pub fn busy_streams(&self, context: Option<ContextId>) -> Vec<StreamRef> {
         let mut busy: Vec<StreamRef> = self
             .counts
             .iter()
@@ -345,7 +345,7 @@ impl<E: Copy> Queues<E> {
     }
 
     /// The context is about to go with all its streams; their paces are free.
-    pub fn forget_context(&mut self, context: Handle) -> Vec<E> {
+    pub fn forget_context(&mut self, context: ContextId) -> Vec<E> {
         let streams: Vec<_> = self.counts.keys().copied().collect();
         let its = streams
             .into_iter()
@@ -360,15 +360,21 @@ impl<E: Copy> Queues<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermata_abi::op::{FunctionId, StreamId};
+
+    const CONTEXT: ContextId = ContextId::from_raw(1);
 
     fn stream(stream: u64) -> StreamRef {
-        StreamRef { context: 1, stream }
+        StreamRef {
+            context: CONTEXT,
+            stream: StreamId::from_raw(stream),
+        }
     }
 
     /// Work that takes next to nothing.
     const LIGHT: Work = Work::light();
 
-    const KERNEL: Work = Work::kernel(0x100);
+    const KERNEL: Work = Work::kernel(FunctionId::from_raw(0x100));
 
     std::thread_local! {
         static NOW: std::cell::Cell<Instant> = std::cell::Cell::new(Instant::now());
@@ -394,8 +400,8 @@ mod tests {
         let mark = queues.busy(stream).unwrap();
         queues.issue(stream, 1, LIGHT);
         queues.complete(stream, mark);
-        assert_eq!(queues.busy_streams(Some(1)), [stream]);
-        assert!(queues.busy_streams(Some(9)).is_empty());
+        assert_eq!(queues.busy_streams(Some(ContextId::from_raw(1))), [stream]);
+        assert!(queues.busy_streams(Some(ContextId::from_raw(9))).is_empty());
         assert!(!queues.is_idle());
         queues.complete(stream, mark + 1);
         assert!(queues.busy_streams(None).is_empty() && queues.is_idle());
@@ -438,7 +444,7 @@ mod tests {
         queues.complete(stream(3), u64::MAX);
         assert_eq!(queues.held, 6 * SHARE);
         assert!(queues.fits(stream(4), LIGHT));
-        queues.forget_context(1);
+        queues.forget_context(ContextId::from_raw(1));
         assert_eq!((queues.held, queues.cost), (0, 0));
     }
 
@@ -446,7 +452,10 @@ mod tests {
     fn a_stream_holds_little_of_what_is_not_known() {
         let mut queues = queues();
         assert_eq!(fill(&mut queues, stream(2), KERNEL), 4);
-        assert_eq!(queues.at(stream(2)).unwrap().what, What::Kernel(0x100));
+        assert_eq!(
+            queues.at(stream(2)).unwrap().what,
+            What::Kernel(FunctionId::from_raw(0x100))
+        );
         later(12);
         queues.pass(stream(2));
         // It takes 12 us: what is held is still counted as it was estimated, what comes is not.
@@ -510,11 +519,11 @@ mod tests {
                 }
             }
             queues.complete(stream(2), u64::MAX);
-            assert_eq!(queues.take_spent(), [(1, round)]);
+            assert_eq!(queues.take_spent(), [(CONTEXT, round)]);
         }
         queues.issue(stream(2), 1, LIGHT);
         queues.paced(stream(2), Some(7));
         queues.complete(stream(2), u64::MAX);
-        assert_eq!(queues.forget_context(1), [7]);
+        assert_eq!(queues.forget_context(ContextId::from_raw(1)), [7]);
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, Op, StreamRef};
 use fermata_control::trace::{ENV_FILE, ENV_TEST_INSTRUMENTED, Kernel, Trace, VERSION};
 use fermata_device::DriverError;
 use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
@@ -55,15 +55,15 @@ pub(crate) struct Recorder {
     /// The set of the operation at hand.
     set: AccessSet,
     heat: Heat,
-    kernels: HandleMap<Handle, Kernel>,
+    kernels: HandleMap<FunctionId, Kernel>,
     /// Kernels that are gone with their module.
     gone: Vec<Kernel>,
     trace: Trace,
 }
 
 /// The kernels of an executable graph, each with how often a launch of the graph launches it.
-fn kernels_of(site: &Site, exec: Handle) -> BTreeMap<Handle, u64> {
-    let mut launches: BTreeMap<Handle, u64> = BTreeMap::new();
+fn kernels_of(site: &Site, exec: ExecId) -> BTreeMap<FunctionId, u64> {
+    let mut launches: BTreeMap<FunctionId, u64> = BTreeMap::new();
     if let Ok(executable) = site.session.executables.get(exec) {
         executable
             .graph
@@ -182,7 +182,7 @@ impl Recorder {
     }
 
     /// Instruments a kernel that is launched for the first time, and all others that wait.
-    fn prepare(&mut self, site: &mut Site, function: Handle) {
+    fn prepare(&mut self, site: &mut Site, function: FunctionId) {
         if self.kernels.contains_key(&function) {
             return;
         }
@@ -234,7 +234,7 @@ impl Recorder {
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         let launches = kernels_of(site, exec);
@@ -261,11 +261,11 @@ impl Recorder {
     }
 
     /// Gives an executable graph its own kernels back, for launches by others.
-    pub fn put_back(&mut self, site: &mut Site, exec: Handle) {
+    pub fn put_back(&mut self, site: &mut Site, exec: ExecId) {
         self.put_back_but(site, exec, None);
     }
 
-    fn put_back_but(&mut self, site: &mut Site, exec: Handle, turn: Option<usize>) {
+    fn put_back_but(&mut self, site: &mut Site, exec: ExecId, turn: Option<usize>) {
         let others = self.instrumented.iter_mut().enumerate();
         for (_, instrumented) in others.filter(|(index, _)| Some(*index) != turn) {
             instrumented.put_back(site, exec);

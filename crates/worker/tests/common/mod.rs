@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Blob, FunctionInfo, HostKind, ImageRef, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
+    Blob, ContextId, FunctionId, FunctionInfo, HostKind, ImageRef, Launch, ModuleId, Op, Place,
+    ReplyBody, StreamId, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
 use fermata_control::worker::{
@@ -30,18 +31,18 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// How often a test tries what a machine that stands still for seconds can spoil; never so often in a row.
 pub const TRIES: usize = 6;
 
-pub const CONTEXT: u64 = 0x100;
-pub const MODULE: u64 = 0x101;
-pub const FUNCTION: u64 = 0x102;
+pub const CONTEXT: ContextId = ContextId::from_raw(0x100);
+pub const MODULE: ModuleId = ModuleId::from_raw(0x101);
+pub const FUNCTION: FunctionId = FunctionId::from_raw(0x102);
 pub const LEGACY: StreamRef = StreamRef {
     context: CONTEXT,
-    stream: 1,
+    stream: StreamId::from_raw(1),
 };
 
 /// The stream that [`started`] has made.
 pub const STREAM: StreamRef = StreamRef {
     context: CONTEXT,
-    stream: 0x200,
+    stream: StreamId::from_raw(0x200),
 };
 
 /// Adds `b` to each of `n` 32-bit words at `p`, and to the device variable `total`.
@@ -593,7 +594,7 @@ impl Program {
     /// As [`Self::launch_add`], with the kernel of another module.
     pub fn launch_adding(
         &self,
-        function: u64,
+        function: FunctionId,
         (address, add, words): (u64, u32, u32),
         stream: StreamRef,
     ) {

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Blob, ImageRef, Launch, Op, StreamRef};
+use fermata_abi::op::{
+    Blob, ContextId, ExecId, FunctionId, ImageRef, Launch, ModuleId, Op, StreamRef,
+};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
@@ -17,9 +19,9 @@ pub const CHUNK: u64 = 4 << 20;
 pub const BUFFERS: u64 = 24;
 /// Chunks that are copied before the rest is let go.
 pub const FIRST: u64 = 4;
-pub const MODULE: u64 = 0x301;
-pub const STRAY: u64 = 0x302;
-pub const EXEC: u64 = 0x600;
+pub const MODULE: ModuleId = ModuleId::from_raw(0x301);
+pub const STRAY: FunctionId = FunctionId::from_raw(0x302);
+pub const EXEC: ExecId = ExecId::from_raw(0x600);
 
 /// Stores `value` where the address in `table` leads.
 pub const PTX: &[u8] = b".version 7.0
@@ -261,11 +263,11 @@ impl Scene {
 }
 
 /// A graph of one kernel, with so many blocks and threads.
-pub fn kernel_graph(function: u64, [grid, block]: [u32; 2], params: Vec<u8>) -> Graph {
+pub fn kernel_graph(function: FunctionId, [grid, block]: [u32; 2], params: Vec<u8>) -> Graph {
     let mut graph = Graph::new();
     let kernel = KernelNode {
         function,
-        context: 0,
+        context: ContextId::from_raw(0),
         grid: [grid, 1, 1],
         block: [block, 1, 1],
         shared_bytes: 0,

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
 use crate::access::{AccessSet, Predictor, Range, kernels_of};
@@ -56,7 +56,7 @@ pub(in crate::restore) struct OnDemand {
     pace: Pace,
     checks: Arc<CheckedLaunches>,
     /// Functions of which the predictor knows what earlier restores have seen.
-    taught: HashSet<Handle>,
+    taught: HashSet<FunctionId>,
     /// Everything but what is absent, at this news.
     allowed: (u64, Vec<Range>),
     looked: Instant,
@@ -158,7 +158,7 @@ impl OnDemand {
         }
     }
 
-    fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[Handle]) -> Needs {
+    fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[FunctionId]) -> Needs {
         for function in functions {
             if let Ok(record) = site.session.functions.get(*function)
                 && self.taught.insert(*function)
@@ -325,7 +325,7 @@ impl Gate for OnDemand {
     fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         if !self.checks.are_on() {

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
 use crate::access::{Predictor, Range, kernels_of};
@@ -29,9 +29,9 @@ pub(in crate::restore) struct Relearning {
     blocks: Arc<Blocks>,
     recorder: Arc<Recorder>,
     predictor: Predictor,
-    taught: HashSet<Handle>,
+    taught: HashSet<FunctionId>,
     /// Kernels of the operation at hand, if it launches any that was caught.
-    kernels: Vec<Handle>,
+    kernels: Vec<FunctionId>,
     /// What they may touch without its being news.
     allowed: Vec<Range>,
     /// Launches left.
@@ -64,7 +64,7 @@ impl Relearning {
     }
 
     /// Whether this kernel was caught; then what is known of it is foreseen.
-    fn was_caught(&mut self, site: &Site, function: Handle) -> bool {
+    fn was_caught(&mut self, site: &Site, function: FunctionId) -> bool {
         let Ok(record) = site.session.functions.get(function) else {
             return false;
         };
@@ -77,7 +77,7 @@ impl Relearning {
         !mis_speculations.is_empty()
     }
 
-    fn foresee(&mut self, site: &Site, op: &Op<'_>, kernels: Vec<Handle>) {
+    fn foresee(&mut self, site: &Site, op: &Op<'_>, kernels: Vec<FunctionId>) {
         let caught = kernels
             .iter()
             .filter(|it| self.was_caught(site, **it))
@@ -132,7 +132,7 @@ impl Gate for Relearning {
     fn launch_graph(
         &mut self,
         site: &mut Site,
-        exec: Handle,
+        exec: ExecId,
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         if self.kernels.is_empty() {

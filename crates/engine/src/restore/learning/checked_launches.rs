@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::{Address, Handle, Launch, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, StreamRef};
 use fermata_device::DriverError;
 use fermata_terms::Miss;
 use parking_lot::Mutex;
@@ -79,7 +79,7 @@ impl CheckedLaunches {
     pub fn launch_graph(
         &self,
         site: &mut Site,
-        (exec, kernels): (Handle, &[Handle]),
+        (exec, kernels): (ExecId, &[FunctionId]),
         stream: StreamRef,
         allowed: &[Range],
     ) -> Result<bool, DriverError> {
@@ -98,20 +98,20 @@ impl CheckedLaunches {
     }
 
     /// Gives an executable graph its own kernels back, for launches from now on.
-    pub fn put_back(&self, site: &mut Site, exec: Handle) {
+    pub fn put_back(&self, site: &mut Site, exec: ExecId) {
         if let Some(instrumented) = &mut *self.instrumented.lock() {
             instrumented.put_back(site, exec);
         }
     }
 
     /// Makes instrumented kernels that are missing. A context that cannot be entered fails the launch itself.
-    fn prepare(&self, instrumented: &mut Instrumented, site: &mut Site, kernels: &[Handle]) {
+    fn prepare(&self, instrumented: &mut Instrumented, site: &mut Site, kernels: &[FunctionId]) {
         if !kernels.iter().all(|kernel| instrumented.knows(*kernel)) {
             let _ = self.times.instrumented.on(|| instrumented.prepare(site));
         }
     }
 
-    fn unchecked(&self, site: &Site, kernels: &[Handle]) {
+    fn unchecked(&self, site: &Site, kernels: &[FunctionId]) {
         for kernel in kernels {
             if let Ok(record) = site.session.functions.get(*kernel) {
                 self.recorder.unchecked(&record.name);
@@ -121,7 +121,7 @@ impl CheckedLaunches {
 
     /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have
     /// come to harm; recorded, and still there for [`Self::faulted`].
-    pub fn look(&self) -> Vec<(Handle, Address)> {
+    pub fn look(&self) -> Vec<(FunctionId, Address)> {
         let reports = self
             .instrumented
             .lock()
@@ -131,7 +131,7 @@ impl CheckedLaunches {
     }
 
     /// The same where all data is present, so that the device answers and kernels report again.
-    pub fn take(&self, site: &mut Site) -> Vec<(Handle, Address)> {
+    pub fn take(&self, site: &mut Site) -> Vec<(FunctionId, Address)> {
         let mut instrumented = self.instrumented.lock();
         // Reports that cannot be fetched now come again.
         let reports = instrumented
@@ -140,7 +140,7 @@ impl CheckedLaunches {
         self.learn(reports.and_then(Result::ok).unwrap_or_default())
     }
 
-    fn learn(&self, found: Vec<Violation>) -> Vec<(Handle, Address)> {
+    fn learn(&self, found: Vec<Violation>) -> Vec<(FunctionId, Address)> {
         let news = |found: Violation| {
             let at = self.start(found.address);
             let news = self.recorder.seen(&found.kernel, at);

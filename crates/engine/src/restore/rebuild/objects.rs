@@ -1,11 +1,12 @@
 //! Making a session's objects again: each kind after those it refers to.
 
+use fermata_abi::op::ContextId;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
-use fermata_graph::{CopyEnd, Graph, NodeKind, Place};
+use fermata_graph::{CopyEnd, Graph, NodeKind};
 use fermata_state::{ImageId, Loaded, Session};
 
 use crate::live::{LiveContext, LiveFunction, LiveStream};
@@ -89,13 +90,15 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                     continue;
                 };
                 // The program knows it no more; it is there for the places of what comes after it.
-                let loaded = module(session, live, serial, kept.context, &kept.image)?;
+                let named = format!("module number {serial}, which the program has unloaded");
+                let loaded = module(session, live, &named, kept.context, &kept.image)?;
                 live.kept.insert(serial, (loaded, kept.context));
                 continue;
             }
         };
         let record = session.modules.get(handle)?;
-        let loaded = module(session, live, handle, record.context, &record.image)?;
+        let named = format!("module {handle:#x}");
+        let loaded = module(session, live, &named, record.context, &record.image)?;
         live.modules.insert(handle, loaded);
         for (name, variable) in &mut session.modules.get_mut(handle)?.variables {
             let found = live.driver.variable(loaded, name);
@@ -129,17 +132,20 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
 fn module(
     session: &Session,
     live: &mut Live,
-    module: u64,
-    context: u64,
+    named: &str,
+    context: ContextId,
     image: &ImageId,
 ) -> Result<ModuleHandle, EngineError> {
     live.enter(context)
-        .map_err(EngineError::driver(format!("load module {module:#x}")))?;
+        .map_err(EngineError::driver(format!("load {named}")))?;
     let image = session.image_bytes(image);
-    let image =
-        image.ok_or_else(|| EngineError::Damaged(format!("module {module:#x} has no image")))?;
+    let image = image.ok_or_else(|| EngineError::Damaged(format!("{named} has no image")))?;
     let loaded = live.driver.load_padded_module(image.padded());
-    loaded.map_err(|source| EngineError::Module { module, source })
+    let refused = |source| EngineError::Module {
+        module: named.to_owned(),
+        source,
+    };
+    loaded.map_err(refused)
 }
 
 fn functions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
@@ -374,9 +380,10 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 /// Whether what it refers to is there: a program may have unloaded a module or destroyed an event, an array or a context
 /// meanwhile.
 fn is_whole(session: &Session, graph: &Graph) -> bool {
-    let lives = |context: u64| context == 0 || session.contexts.contains(context);
+    let lives =
+        |context: ContextId| context == ContextId::NULL || session.contexts.contains(context);
     let reaches = |end: &CopyEnd| {
-        lives(end.context) && (end.place != Place::Array || session.arrays.contains(end.address))
+        lives(end.context) && end.array().is_none_or(|it| session.arrays.contains(it))
     };
     graph.nodes().all(|(_, node)| match &node.kind {
         NodeKind::Kernel(kernel) => {

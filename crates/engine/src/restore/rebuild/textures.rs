@@ -4,6 +4,7 @@
 //! A driver counts its objects up. So objects are made until one has the number that is wanted; those before it
 //! stand where objects stood that the program has destroyed, and go when all are there.
 
+use fermata_abi::op::TextureId;
 use fermata_device::DriverError;
 use fermata_state::{Session, TextureKey};
 
@@ -20,7 +21,7 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
     wanted.sort_by_key(|(key, _)| key.object);
     for (key, texture) in wanted {
         let kind = if key.surface { "surface" } else { "texture" };
-        let operation = format!("make {kind} object {}", key.object);
+        let operation = format!("make {kind} object {}", key.object.raw());
         let Ok(texels) = live.texels(&texture.resource) else {
             continue;
         };
@@ -39,7 +40,7 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
         if !found.map_err(EngineError::driver(operation))? {
             return Err(EngineError::Moved(format!(
                 "the program knows {kind} object {}, and the driver gives no object this number",
-                key.object
+                key.object.raw()
             )));
         }
     }
@@ -54,9 +55,9 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
 
 /// Makes objects until one has the number `wanted`; whether that was so. The others are added to `before`.
 fn reach(
-    wanted: u64,
-    mut make: impl FnMut() -> Result<u64, DriverError>,
-    before: &mut Vec<u64>,
+    wanted: TextureId,
+    mut make: impl FnMut() -> Result<TextureId, DriverError>,
+    before: &mut Vec<TextureId>,
 ) -> Result<bool, DriverError> {
     while before.len() < MOST {
         let made = make()?;
@@ -90,28 +91,37 @@ mod tests {
     use super::*;
 
     /// A driver that counts from `first`, by two.
-    fn counting(first: u64) -> impl FnMut() -> Result<u64, DriverError> {
+    fn counting(first: u64) -> impl FnMut() -> Result<TextureId, DriverError> {
         let mut next = first;
         move || {
             next += 2;
-            Ok(next - 2)
+            Ok(TextureId::from_raw(next - 2))
         }
     }
 
     #[test]
     fn objects_before_the_wanted_one_are_remembered() {
         let mut before = Vec::new();
-        assert_eq!(reach(7, counting(1), &mut before), Ok(true));
-        assert_eq!(before, [1, 3, 5]);
+        assert_eq!(
+            reach(TextureId::from_raw(7), counting(1), &mut before),
+            Ok(true)
+        );
+        assert_eq!(before, [1, 3, 5].map(TextureId::from_raw));
     }
 
     #[test]
     fn a_number_that_does_not_come_is_given_up() {
         let mut before = Vec::new();
-        assert_eq!(reach(8, counting(1), &mut before), Ok(false));
-        assert_eq!(before, [1, 3, 5, 7, 9]);
+        assert_eq!(
+            reach(TextureId::from_raw(8), counting(1), &mut before),
+            Ok(false)
+        );
+        assert_eq!(before, [1, 3, 5, 7, 9].map(TextureId::from_raw));
         before.clear();
-        assert_eq!(reach(0, counting(1), &mut before), Ok(false));
-        assert_eq!(before, [1]);
+        assert_eq!(
+            reach(TextureId::from_raw(0), counting(1), &mut before),
+            Ok(false)
+        );
+        assert_eq!(before, [1].map(TextureId::from_raw));
     }
 }

@@ -38,6 +38,8 @@ use crate::worker::{STEP_TIME, Wire, Worker};
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long worker and agent take to come back, unless they have something to end; both look several times a second.
 const RETURN_TIME: Duration = Duration::from_secs(20);
+/// How long parked processes wait for the worker of another one, which may be writing what the other daemon has asked for.
+const TOGETHER_TIME: Duration = Duration::from_secs(3600);
 /// How long a CRIU that has outlived its daemon may hold a program.
 const TRACE_TIME: Duration = Duration::from_secs(600);
 /// Between two looks, at first and later.
@@ -112,6 +114,7 @@ pub fn agent(session: &Session, arrival: Arrival) {
 pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let mut busy = Some(session.busy.lock());
     let until = Instant::now() + RETURN_TIME;
+    let together = Instant::now() + TOGETHER_TIME;
     let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
     let mut lost = false;
     // Parked processes that nothing is missing of: with their workers, and with data that a pause has put aside.
@@ -156,7 +159,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         }
         missing = still;
         let any = !parked.is_empty() || !paused.is_empty();
-        if any && !is_any_parked(session, &missing) {
+        if any && (!is_any_parked(session, &missing) || Instant::now() > together) {
             busy.get_or_insert_with(|| session.busy.lock());
             lost |= !wake(daemon, session, &std::mem::take(&mut parked));
             revive(daemon, session, std::mem::take(&mut paused), &mut vain);

@@ -15,6 +15,7 @@ pub mod agent;
 mod credentials;
 mod error;
 mod frame;
+mod memory;
 mod paths;
 mod pause;
 pub mod printed;

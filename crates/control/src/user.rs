@@ -15,6 +15,7 @@ use std::path::PathBuf;
 pub use fermata_terms::{Mode, Then};
 use serde::{Deserialize, Serialize};
 
+pub use crate::memory::{DeviceMemory, HostMemory, SessionMemory};
 pub use crate::pause::{Pause, PausedData, Resume};
 pub use crate::text::Text;
 pub use crate::worker::{
@@ -63,6 +64,8 @@ pub enum Verb {
     Run(Run),
     /// List sessions [`FromDaemon::Sessions`].
     Ps,
+    /// What memory the sessions take that have not ended [`FromDaemon::Memory`].
+    Memory,
     /// One session, with the path of its log [`FromDaemon::Session`].
     Session {
         /// Its name.
@@ -253,6 +256,8 @@ pub enum FromDaemon {
     Paused(Paused),
     /// A paused session goes on.
     Resumed(Resumed),
+    /// What memory sessions take.
+    Memory(Vec<SessionMemory>),
     /// Where a session's processes listen.
     Listening(Vec<Endpoint>),
     /// An image is kept in memory.

@@ -415,6 +415,9 @@ pub struct Totals {
     /// The same by device, in an answer to Describe.
     #[serde(default)]
     pub memory: Vec<u64>,
+    /// Bytes by device that other processes of the session have allocated and this one uses, in an answer to Describe.
+    #[serde(default)]
+    pub fetched: Vec<u64>,
     /// Bytes of pinned, registered and managed memory.
     pub host_bytes: u64,
     /// Streams, events, modules, graphs alive.

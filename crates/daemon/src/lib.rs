@@ -42,6 +42,8 @@ mod letters;
 mod listening;
 mod log;
 mod log_limit;
+mod memory;
+mod metrics;
 mod monitor;
 pub mod namespace;
 mod nvml;

@@ -17,6 +17,7 @@ use crate::doctor;
 use crate::failure::{Hint, Result, fail, next_step};
 use crate::input;
 use crate::listening;
+use crate::memory;
 use crate::pause::{pause, resume};
 use crate::restore::{resolve, restore};
 use crate::run::run;
@@ -131,6 +132,7 @@ fn answer(
             daemon.sessions().iter().map(|s| s.describe()).collect(),
         )),
         Verb::Session { name } => Ok(FromDaemon::Session(daemon.session(&name)?.describe())),
+        Verb::Memory => Ok(FromDaemon::Memory(memory::of_all(daemon))),
         Verb::Listening { name } => Ok(FromDaemon::Listening(listening::listening(
             &*daemon.session(&name)?,
         ))),

@@ -17,6 +17,7 @@ use crate::arrivals;
 use crate::daemon::Daemon;
 use crate::log;
 use crate::log_limit;
+use crate::metrics;
 use crate::nvml;
 use crate::parallel::breathe;
 use crate::program;
@@ -72,6 +73,7 @@ pub fn serve() -> anyhow::Result<()> {
     sweep(&daemon);
     nvml::serve(&daemon)?;
     program::serve(&daemon)?;
+    metrics::serve(&daemon)?;
     log_limit::limit(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();

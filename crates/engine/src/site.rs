@@ -21,6 +21,8 @@ pub struct Summary {
     pub device_bytes: u64,
     /// The same by device.
     pub memory: Vec<u64>,
+    /// Bytes by device of memory that belongs to other processes.
+    pub fetched: Vec<u64>,
     /// Operations that wait for their turn.
     pub queued: u64,
     /// Bytes of shared host memory.
@@ -44,25 +46,34 @@ impl Summary {
         let allocated = allocated.map(|(_, it)| (it.device, it.size));
         let physical = session.own_memories();
         let physical = physical.map(|(_, it)| (it.device, it.size));
-        let mut memory = Vec::new();
-        for (device, bytes) in allocated.chain(physical) {
-            let device = device as usize;
-            if memory.len() <= device {
-                memory.resize(device + 1, 0);
-            }
-            memory[device] += bytes;
-        }
+        let memory = by_device(allocated.chain(physical));
+        let all = session.memories.iter();
+        let fetched = all.filter(|(handle, _)| session.is_fetched(*handle));
         Self {
             allocations: (session.allocations.len() + session.memories.len()) as u64,
             device_bytes: memory.iter().sum(),
             queued: session.queued.len() as u64,
             memory,
+            fetched: by_device(fetched.map(|(_, it)| (it.device, it.size))),
             host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
             objects: session.object_count(),
             warnings: unsettled(session).into_iter().collect(),
             ..Self::default()
         }
     }
+}
+
+/// Sums of bytes, by the number of the device.
+fn by_device(all: impl Iterator<Item = (u32, u64)>) -> Vec<u64> {
+    let mut sums = Vec::new();
+    for (device, bytes) in all {
+        let device = device as usize;
+        if sums.len() <= device {
+            sums.resize(device + 1, 0);
+        }
+        sums[device] += bytes;
+    }
+    sums
 }
 
 /// Where variables lie in the next driver only that driver knows, so this is a warning: the restore itself compares

@@ -1,7 +1,8 @@
 //! `fermata ps`: list sessions.
 
 use fermata_control::user::{
-    Arrival, ArrivalStand, FromDaemon, PausedData, Session, SessionState, Verb,
+    Arrival, ArrivalStand, DeviceMemory, FromDaemon, PausedData, Session, SessionMemory,
+    SessionState, Verb,
 };
 use fermata_report::table::Table;
 use fermata_report::units;
@@ -18,11 +19,16 @@ use crate::printer::Printer;
 Examples:
   fermata ps
   fermata ps --running
+  fermata ps --memory                            host and device memory of each
   fermata ps --json | jq '.sessions[].name'")]
 pub struct Args {
     /// Leave out sessions whose program has ended.
     #[arg(long, short)]
     running: bool,
+    /// Show what memory sessions take that have not ended: host memory by its share (PSS) of program and workers, the part
+    /// that no other process maps, and device memory, with what several of a session's processes use.
+    #[arg(long, short)]
+    memory: bool,
 }
 
 /// Does it.
@@ -32,6 +38,9 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         other => return Err(unexpected(&other)),
     };
     sessions.retain(|s| !args.running || s.state != SessionState::Exited);
+    if args.memory {
+        return with_memory(&sessions, printer);
+    }
     if printer.is_json() {
         printer.document(&json!({ "sessions": sessions }))?;
         return Ok(0);
@@ -42,6 +51,46 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     }
     printer.data(&table.render())?;
     Ok(0)
+}
+
+fn with_memory(sessions: &[Session], printer: &Printer) -> Result<u8, Failure> {
+    let memory = match question(&Verb::Memory, printer)? {
+        FromDaemon::Memory(memory) => memory,
+        other => return Err(unexpected(&other)),
+    };
+    if printer.is_json() {
+        printer.document(&json!({ "sessions": sessions, "memory": memory }))?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&[
+        "NAME", "STATE", "HOST", "OWN", "WORKERS", "OWN", "DEVICE", "SHARED",
+    ]);
+    for session in sessions {
+        if let Some(memory) = memory.iter().find(|it| it.session == session.name) {
+            let [name, state, ..] = cells(session);
+            table.row([name, state].into_iter().chain(sums(memory)));
+        }
+    }
+    printer.data(&table.render())?;
+    Ok(0)
+}
+
+fn sums(memory: &SessionMemory) -> Vec<String> {
+    let of = |it: fn(&DeviceMemory) -> u64| memory.devices.iter().map(it).sum::<u64>();
+    let device = |bytes: u64| match memory.complete {
+        true => units::bytes(bytes),
+        // A worker that does not say holds more.
+        false => format!("{} or more", units::bytes(bytes)),
+    };
+    let host = [
+        memory.program.pss,
+        memory.program.own,
+        memory.workers.pss,
+        memory.workers.own,
+    ];
+    let host = host.into_iter().map(units::bytes);
+    host.chain([device(of(|it| it.bytes)), device(of(|it| it.shared))])
+        .collect()
 }
 
 fn running(arrival: Option<&Arrival>) -> String {

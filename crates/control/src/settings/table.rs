@@ -9,6 +9,8 @@ pub enum Kind {
     Path,
     /// A path that does not depend on anybody's working folder.
     AbsolutePath,
+    /// An address with a port, or the path of a Unix socket.
+    Endpoint,
     /// Bytes.
     Bytes,
     /// A whole number, with the letters that bytes have.
@@ -96,7 +98,9 @@ const fn internal(name: &'static str, reader: Reader, purpose: &'static str) -> 
     setting(name, reader, Kind::Any, purpose, "")
 }
 
-use Kind::{AbsolutePath, Any, Bytes, Capability, Count, Number, Path, Permission, Signal};
+use Kind::{
+    AbsolutePath, Any, Bytes, Capability, Count, Endpoint, Number, Path, Permission, Signal,
+};
 use Reader::{All, Build, Daemon, Fermata, Program, Python, Start, Worker};
 
 /// The setting that says whether programs get io_uring.
@@ -198,6 +202,13 @@ pub const SETTINGS: &[Setting] = &[
         Bytes,
         "memory in which images of a disk that were used last are kept",
         "none",
+    ),
+    setting(
+        "FERMATA_METRICS",
+        Daemon,
+        Endpoint,
+        "where `GET /metrics` is answered with what memory sessions take, as Prometheus text",
+        "nowhere",
     ),
     setting(
         "FERMATA_NVML",

@@ -13,6 +13,10 @@ impl Kind {
             Self::Any => true,
             Self::Path => !value.as_encoded_bytes().contains(&b'\n'),
             Self::AbsolutePath => Path::new(value).is_absolute(),
+            Self::Endpoint => {
+                let is_address = |it: &str| it.parse::<std::net::SocketAddr>().is_ok();
+                Path::new(value).is_absolute() || text.is_some_and(is_address)
+            }
             Self::Bytes | Self::Number => text.and_then(bytes_of).is_some(),
             Self::Count(most) => text
                 .and_then(|it| it.trim().parse::<u64>().ok())
@@ -33,6 +37,9 @@ impl Kind {
             Self::Any => "any text",
             Self::Path => "a path",
             Self::AbsolutePath => "an absolute path",
+            Self::Endpoint => {
+                "an address such as `127.0.0.1:9464`, or the absolute path of a Unix socket"
+            }
             Self::Bytes => {
                 "a number of bytes, such as `512M` or `16G` (`K`, `M`, `G`, `T` count by 1024)"
             }

@@ -345,6 +345,7 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
         device_bytes: summary.device_bytes,
         queued: summary.queued,
         memory: summary.memory,
+        fetched: summary.fetched,
         host_bytes: summary.host_bytes,
         objects: summary.objects,
         chunks: summary.chunks,

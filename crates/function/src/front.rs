@@ -23,7 +23,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::config::FrontConfig;
@@ -47,6 +47,8 @@ const LAST_TIME: Duration = Duration::from_secs(5);
 /// Between two tries to accept where descriptors are short.
 const BREATH: Duration = Duration::from_millis(50);
 
+/// Its address, and what cuts its connection.
+type Client<'a> = (SocketAddr, &'a Arc<Notify>);
 type Answer = Response<BoxBody<Bytes, BodyError>>;
 
 /// Asks a front to end. Clones ask the same.
@@ -157,8 +159,9 @@ async fn run(
 async fn converse(front: &Arc<Front>, stream: TcpStream, client: SocketAddr, stop: &Stop) {
     // Without it small answers come later.
     let _ = stream.set_nodelay(true);
+    let cut = &Arc::new(Notify::new());
     let service = service_fn(|request| async move {
-        let answer = respond(front, request, client).await;
+        let answer = respond(front, request, (client, cut)).await;
         front.metrics.answered(answer.status().as_u16());
         Ok::<_, Infallible>(answer)
     });
@@ -170,13 +173,17 @@ async fn converse(front: &Arc<Front>, stream: TcpStream, client: SocketAddr, sto
     tokio::select! {
         // What a client does wrong concerns that client alone, and it was told.
         _ = connection.as_mut() => return,
+        () = cut.notified() => return,
         () = stop.asked(1) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    tokio::select! {
+        _ = connection => {}
+        () = cut.notified() => {}
+    }
 }
 
-async fn respond(front: &Arc<Front>, request: Request<Incoming>, client: SocketAddr) -> Answer {
+async fn respond(front: &Arc<Front>, request: Request<Incoming>, client: Client<'_>) -> Answer {
     if request.uri().path() == METRICS_PATH {
         let text = front.metrics.text(front.pool.counts());
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -191,7 +198,7 @@ async fn respond(front: &Arc<Front>, request: Request<Incoming>, client: SocketA
 async fn forward(
     front: &Arc<Front>,
     request: Request<Incoming>,
-    client: SocketAddr,
+    client: Client<'_>,
 ) -> Result<Answer, Unanswered> {
     if request.method() == Method::CONNECT {
         let text = "a function is no proxy: CONNECT is not answered";

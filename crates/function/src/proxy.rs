@@ -16,13 +16,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use hyper::http::request::Parts;
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
 
 use crate::config::FrontConfig;
 use crate::host::{Instance, Link, StartError};
@@ -84,7 +87,7 @@ enum Broken {
     Exchange(#[source] hyper::Error),
 }
 
-/// Has a request answered.
+/// Has a request answered; `cut` is notified if the client does not read its answer in time.
 ///
 /// # Errors
 /// What the client is to be told instead.
@@ -93,7 +96,7 @@ pub async fn answer(
     config: &FrontConfig,
     metrics: &Metrics,
     (head, body): (&Parts, Bytes),
-    client: SocketAddr,
+    (client, cut): (SocketAddr, &Arc<Notify>),
 ) -> Result<Response<Passing>, Unanswered> {
     let begun = Instant::now();
     let mut repeated = false;
@@ -118,8 +121,8 @@ pub async fn answer(
                 if let Ok(name) = HeaderValue::from_str(instance.name()) {
                     response.headers_mut().insert(INSTANCE, name);
                 }
-                let rest = tokio::time::sleep_until(until.into());
-                return Ok(response.map(|body| Passing::new(body, lease, rest)));
+                let cut = Arc::clone(cut);
+                return Ok(response.map(|body| Passing::new(body, lease, until, cut)));
             }
             Ok(Err(broken)) => broken,
             Err(_) => {
@@ -163,6 +166,8 @@ fn request(head: &Parts, body: Bytes, client: SocketAddr) -> Request<Full<Bytes>
     let headers = request.headers_mut();
     *headers = head.headers.clone();
     strip(headers);
+    // The body is here already.
+    headers.remove(EXPECT);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     if !headers.contains_key(HOST) {
         headers.insert(HOST, HeaderValue::from_static("localhost"));

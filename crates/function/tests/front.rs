@@ -184,6 +184,19 @@ fn an_instance_that_takes_too_long_is_ended() {
 }
 
 #[test]
+fn a_client_that_does_not_read_holds_no_instance_longer_than_it_may() {
+    let mut config = config();
+    config.limit = Duration::from_millis(500);
+    let scene = Scene::new(config);
+    let silent = scene.ask_only("/large");
+    scene.until(|| scene.answering() == 1);
+    scene.until(|| scene.host().live.load(Ordering::SeqCst) == 0);
+    // Nor does it keep the front from ending.
+    scene.close();
+    drop(silent);
+}
+
+#[test]
 fn a_request_that_is_too_large_is_refused_without_an_instance() {
     let mut config = config();
     config.body = 100;

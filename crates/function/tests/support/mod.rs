@@ -11,6 +11,9 @@ use fermata_function::{FrontConfig, Host, Instance, Link, StartError, Stop, serv
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// More than sockets hold.
+const LARGE: usize = 64 << 20;
+
 /// Two instances at once, kept for ever.
 pub fn config() -> FrontConfig {
     FrontConfig {
@@ -128,6 +131,14 @@ fn listen(listener: &TcpListener, shared: &Shared, fakes: &Fakes) {
                 wait(shared, fakes);
                 continue;
             }
+            "/large" => {
+                fakes.answering.fetch_add(1, Ordering::SeqCst);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
+                // The front gives it up.
+                let _ = (&stream).write_all(&[head.into_bytes(), vec![b'x'; LARGE]].concat());
+                fakes.answering.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
             "/held" => wait(shared, fakes),
             _ => {}
         }
@@ -231,6 +242,14 @@ impl Scene {
         // The listeners are closed by their threads.
         let closed = |it: &Arc<Shared>| TcpStream::connect(it.address).is_err();
         self.until(|| self.fakes.all.lock().unwrap().iter().all(closed));
+    }
+
+    /// A client that asks and does not read.
+    pub fn ask_only(&self, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
     }
 
     pub fn get(&self, path: &str) -> Got {

@@ -153,11 +153,23 @@ fn straight_with(scene: &Scene, options: &[&str]) -> Result<String> {
     Ok(format!("{line}\n"))
 }
 
-/// A port that is free now.
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
+/// How many ports are tried: another program may take one that was free a moment ago.
+const PORTS: u32 = 5;
+
+/// What comes of `make` at a port that is free.
+fn at_free_port(make: impl Fn(&str) -> Result<Finished>) -> Result<String> {
+    let mut last = None;
+    for _ in 0..PORTS {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port().to_string();
+        drop(listener);
+        let done = make(&port)?;
+        if done.status == 0 {
+            return Ok(port);
+        }
+        last = Some(done);
+    }
+    bail!("no function was made: {last:?}")
 }
 
 fn create(scene: &Scene, name: &str, flags: &[&str], options: &[&str]) -> Result<Finished> {
@@ -172,9 +184,7 @@ fn create(scene: &Scene, name: &str, flags: &[&str], options: &[&str]) -> Result
 
 /// Makes function `web`.
 fn make(scene: &Scene) -> Result<()> {
-    let port = free_port()?.to_string();
-    create(scene, "web", &[], &["--port", &port])?.success("fermata function create")?;
-    Ok(())
+    at_free_port(|port| create(scene, "web", &[], &["--port", port])).map(drop)
 }
 
 /// Sessions that have not ended.
@@ -389,16 +399,15 @@ fn a_request_whose_instance_was_taken_back_to_its_image_is_answered_all_the_same
     let scene = Scene::new()?;
     let hold = Hold::at(tempfile::tempdir()?);
     let (setting, folder) = hold.variable();
-    let (program, port) = (scene.tree().program("web")?, free_port()?.to_string());
-    let options = ["--size", LARGE, "--astray", "1", "--port", &port];
-    let mut words = vec!["function", "create", "web", "--device", "soft", "--"];
-    words.push(program.to_str().context("path")?);
-    words.extend(options);
+    let program = scene.tree().program("web")?;
+    let program = program.to_str().context("path")?;
     let variables = [(setting, folder), ("FERMATA_SOFTGPU_HOST_LINK", "64M")];
-    scene
-        .fermata()
-        .call_with(&words, &variables)?
-        .success("fermata function create")?;
+    at_free_port(|port| {
+        let flags = ["function", "create", "web", "--device", "soft", "--"];
+        let options = ["--size", LARGE, "--astray", "1", "--port", port];
+        let words = [&flags[..], &[program], &options].concat();
+        scene.fermata().call_with(&words, &variables)
+    })?;
     let expected = straight_with(&scene, &["--size", LARGE, "--straight", "7"])?;
     // The kernel's buffers come, and the one that its launch does not name does not.
     hold.only(COPIES, 2 * LARGE_BUFFER);
@@ -432,20 +441,16 @@ fn functions_are_listed_shown_replaced_and_removed_with_their_images() -> Result
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     make(&scene)?;
-    let port = free_port()?.to_string();
-    let again = create(&scene, "web", &[], &["--port", &port])?;
+    let again = create(&scene, "web", &[], &["--port", "1"])?;
     ensure!(
         again.status == 1 && again.stderr.contains("--replace"),
         "{again:?}"
     );
-    let flags = ["--replace", "--at", &*port];
-    create(
-        &scene,
-        "web",
-        &flags,
-        &["--port", &port, "--everywhere", "1"],
-    )?
-    .success("replace")?;
+    let port = at_free_port(|port| {
+        let flags = ["--replace", "--at", port];
+        let options = ["--port", port, "--everywhere", "1"];
+        create(&scene, "web", &flags, &options)
+    })?;
     let shown = fermata
         .call(&["function", "show", "web", "--json"])?
         .success("show")?;

@@ -8,8 +8,8 @@ it have been answered. `seconds` runs from the connection's begin to the last by
 Whether a start was cold is what the front says (`fermata-start`). With `--burst N` each N requests come at once, N/rate apart:
 more of them are cold. `--expect` is a file with the only right answer. With `--pause SECONDS` nothing is sent for so long
 after each tenth of the requests, so that instances that are kept for less are ended and the next starts are cold.
-The report has every request, and the quantiles of cold and warm starts. Python's standard library is enough; no part of
-Fermata has to be on the machine that runs this.
+The report has every request, and the quantiles of cold and warm starts. Python's standard library and `measure.py` are enough;
+no part of Fermata has to be on the machine that runs this.
 """
 
 import argparse
@@ -21,6 +21,8 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+
+from measure import facts
 
 
 def quantile(values, q):
@@ -117,9 +119,9 @@ def main():
     rows = sorted(client.rows, key=lambda row: row["number"])
     right = [row for row in rows if row["status"] == 200 and row.get("right", True)]
     report = {
-        "url": arguments.url, "path": arguments.path, "requests": arguments.requests, "rate": arguments.rate,
+        **facts(), "url": arguments.url, "path": arguments.path, "requests": arguments.requests, "rate": arguments.rate,
         "burst": arguments.burst, "pause": arguments.pause, "client": platform.node(),
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "took": time.monotonic() - begun,
+        "took": time.monotonic() - begun,
         "answered": len(right), "failed": [row for row in rows if row not in right],
         "most_late": max(row["late"] for row in rows),
     }

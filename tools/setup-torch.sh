@@ -7,8 +7,9 @@ set -eu
 
 cd "$(dirname "$0")/.."
 site=$PWD/.deps/torch
-packages="torch==2.15.0 triton==3.9.0 nvidia-cuda-runtime==13.2.86 numpy setuptools
-filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec"
+packages="torch==2.15.0 triton==3.9.0 nvidia-cuda-runtime==13.2.86 numpy==2.4.6 setuptools==84.2.1
+filelock==4.2.12 typing-extensions==4.16.0 sympy==1.14.0 mpmath==1.4.1 networkx==3.6.1 jinja2==3.1.6
+markupsafe==3.0.4 fsspec==2026.9.0"
 if [ "$(cat "$site/.complete" 2>/dev/null)" = "$packages" ]; then
     exit
 fi

@@ -193,6 +193,31 @@ static void described(void *handle) {
     expect(call("cublasLtMatrixLayoutDestroy", lb) == 0 && run(6) == 7, "a destroyed layout is an error");
 }
 
+// A captured product is made each time its graph is launched: c = ab + c.
+static void captured(void *handle) {
+    const int n = 6;
+    const auto a = numbers<float>(n * n, 10), b = numbers<float>(n * n, 11);
+    std::vector<float> wanted(n * n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            for (int l = 0; l < n; l++) wanted[j * n + i] += 3 * a[l * n + i] * b[j * n + l];
+    Device<float> da(a), db(b), dc(std::vector<float>(n * n));
+    const float one = 1;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t ready;
+    bool good = cudaStreamCreate(&stream) == 0;
+    good &= call("cublasSetStream_v2", handle, stream) == 0;
+    good &= cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == 0;
+    good &= call("cublasSgemm_v2", handle, 0, 0, n, n, n, &one, (const float *)da.at, n, (const float *)db.at, n, &one,
+                 dc.at, n) == 0;
+    good &= cudaStreamEndCapture(stream, &graph) == 0 && cudaGraphInstantiate(&ready, graph, 0) == 0;
+    for (int turn = 0; turn < 3; turn++) good &= cudaGraphLaunch(ready, stream) == 0;
+    good &= cudaStreamSynchronize(stream) == 0;
+    expect(good && same(dc.get(), wanted), "a captured product");
+    call("cublasSetStream_v2", handle, (cudaStream_t) nullptr);
+}
+
 int main() {
     void *handle = nullptr;
     const int made = call("cublasCreate_v2", &handle);
@@ -208,6 +233,7 @@ int main() {
     products<__nv_bfloat16, float, float>(handle, "bf16 to f32", 14, 0, 68);
     vectors(handle);
     described(handle);
+    captured(handle);
     Device<float> some(std::vector<float>(16));
     const float one = 1;
     const auto gemm = [&](void *with, int lda) {

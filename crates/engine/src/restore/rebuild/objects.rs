@@ -83,6 +83,7 @@ fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 
 fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
     for next in session.load_order() {
+        let named = named(next);
         let handle = match next {
             Loaded::Module(handle) => handle,
             Loaded::Kept(serial) => {
@@ -90,14 +91,12 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                     continue;
                 };
                 // The program knows it no more; it is there for the places of what comes after it.
-                let named = format!("module number {serial}, which the program has unloaded");
                 let loaded = module(session, live, &named, kept.context, &kept.image)?;
                 live.kept.insert(serial, (loaded, kept.context));
                 continue;
             }
         };
         let record = session.modules.get(handle)?;
-        let named = format!("module {handle:#x}");
         let loaded = module(session, live, &named, record.context, &record.image)?;
         live.modules.insert(handle, loaded);
         for (name, variable) in &mut session.modules.get_mut(handle)?.variables {
@@ -127,6 +126,16 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
     }
     session.forget_gap();
     Ok(())
+}
+
+/// What messages call a module. One that the program has unloaded has no handle any more.
+fn named(module: Loaded) -> String {
+    match module {
+        Loaded::Module(handle) => format!("module {handle:#x}"),
+        Loaded::Kept(serial) => {
+            format!("module number {serial}, which the program has unloaded")
+        }
+    }
 }
 
 fn module(
@@ -396,4 +405,20 @@ fn is_whole(session: &Session, graph: &Graph) -> bool {
         NodeKind::ChildGraph(graph) => is_whole(session, graph),
         _ => true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_abi::op::ModuleId;
+
+    use super::*;
+
+    #[test]
+    fn an_unloaded_module_is_not_named_as_one_of_the_program() {
+        let number = 0x110;
+        let own = named(Loaded::Module(ModuleId::from_raw(number)));
+        assert_eq!(own, "module 0x110");
+        let kept = named(Loaded::Kept(number));
+        assert_eq!(kept, "module number 272, which the program has unloaded");
+    }
 }

@@ -6,6 +6,7 @@ pub mod args;
 pub mod handle;
 pub mod narrow;
 pub mod op;
+pub mod references;
 pub mod sys;
 pub mod table;
 

@@ -76,9 +76,9 @@ driver_api! {
         function: sys::CUfunction,
         config: In<sys::CUlaunchConfig>,
     ) {
-        let config = config.get()?;
+        let (function, config) = (find(function)?, config.get()?);
         let attributes = Attributes::list(&config)?;
-        clusters.set(of_launch(&*find(function)?, &config, &attributes, Occupancy::Clusters)?)
+        clusters.set(of_launch(&function, &config, &attributes, Occupancy::Clusters)?)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(
@@ -86,9 +86,9 @@ driver_api! {
         function: sys::CUfunction,
         config: In<sys::CUlaunchConfig>,
     ) {
-        let config = config.get()?;
+        let (function, config) = (find(function)?, config.get()?);
         let attributes = Attributes::list(&config)?;
-        size.set(of_launch(&*find(function)?, &config, &attributes, Occupancy::ClusterSize)?)
+        size.set(of_launch(&function, &config, &attributes, Occupancy::ClusterSize)?)
     }
 }
 

@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 use fermata_abi::op::Resource;
+use fermata_abi::references;
 use fermata_abi::sys::driver as sys;
 
 use super::function::find;
@@ -15,13 +16,6 @@ use crate::object::module::Module;
 use crate::object::reference::Reference;
 use crate::object::session::session;
 use crate::result::Result;
-
-/// What a program may say of a texture reference.
-const FLAGS: c_uint = sys::CU_TRSF_READ_AS_INTEGER
-    | sys::CU_TRSF_NORMALIZED_COORDINATES
-    | sys::CU_TRSF_SRGB
-    | sys::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION
-    | sys::CU_TRSF_SEAMLESS_CUBEMAP;
 
 driver_api! {
     fn cuModuleGetTexRef(reference: Out<sys::CUtexref>, module: sys::CUmodule, name: Name) {
@@ -136,7 +130,7 @@ driver_api! {
         if mode > sys::CU_TR_ADDRESS_MODE_BORDER {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let at = dimension_of(dimension)?;
+        let at = references::dimension(dimension).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         known(reference)?.change(|it| {
             it.settings.sampler.address_modes[at] = mode;
             Ok(())
@@ -144,7 +138,7 @@ driver_api! {
     }
 
     fn cuTexRefSetFilterMode(reference: sys::CUtexref, mode: sys::CUfilter_mode) {
-        let mode = filter(mode)?;
+        let mode = references::filter(mode).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         known(reference)?.change(|it| {
             it.settings.sampler.filter = mode;
             Ok(())
@@ -152,7 +146,7 @@ driver_api! {
     }
 
     fn cuTexRefSetMipmapFilterMode(reference: sys::CUtexref, mode: sys::CUfilter_mode) {
-        let mode = filter(mode)?;
+        let mode = references::filter(mode).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         known(reference)?.change(|it| {
             it.settings.sampler.level_filter = mode;
             Ok(())
@@ -189,9 +183,7 @@ driver_api! {
     }
 
     fn cuTexRefSetFlags(reference: sys::CUtexref, flags: c_uint) {
-        if flags & !FLAGS != 0 {
-            return Err(sys::CUDA_ERROR_INVALID_VALUE);
-        }
+        let flags = references::flags(flags).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         known(reference)?.change(|it| {
             it.settings.sampler.flags = flags;
             Ok(())
@@ -235,7 +227,7 @@ driver_api! {
         reference: sys::CUtexref,
         dimension: c_int,
     ) {
-        let at = dimension_of(dimension)?;
+        let at = references::dimension(dimension).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         mode.set(known(reference)?.bound().settings.sampler.address_modes[at])
     }
 
@@ -298,18 +290,6 @@ fn module_of(module: sys::CUmodule) -> Result<Arc<Module>> {
 
 fn known(reference: sys::CUtexref) -> Result<Arc<Reference>> {
     session()?.references.get(of(reference), false)
-}
-
-fn dimension_of(dimension: c_int) -> Result<usize> {
-    let at = usize::try_from(dimension).ok().filter(|at| *at < 3);
-    at.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
-}
-
-fn filter(mode: sys::CUfilter_mode) -> Result<sys::CUfilter_mode> {
-    if mode > sys::CU_TR_FILTER_MODE_LINEAR {
-        return Err(sys::CUDA_ERROR_INVALID_VALUE);
-    }
-    Ok(mode)
 }
 
 /// Binds rows of device memory.

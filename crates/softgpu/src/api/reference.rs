@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
+use fermata_abi::references;
 use fermata_abi::sys::driver as cu;
 
 use super::args::{In, Name, Out};
@@ -21,18 +22,6 @@ fn known(reference: cu::CUtexref) -> Result<Arc<Reference>> {
 fn change(reference: cu::CUtexref, how: impl FnOnce(&mut Bound) -> Result) -> Result {
     context::current()?;
     known(reference)?.change(driver()?, how)
-}
-
-fn dimension(dimension: c_int) -> Result<usize> {
-    let at = usize::try_from(dimension).ok().filter(|at| *at < 3);
-    at.ok_or(INVALID_VALUE)
-}
-
-fn filter(mode: cu::CUfilter_mode) -> Result<cu::CUfilter_mode> {
-    if mode > cu::CU_TR_FILTER_MODE_LINEAR {
-        return Err(INVALID_VALUE);
-    }
-    Ok(mode)
 }
 
 fn of_array(array: cu::CUarray) -> cu::CUDA_RESOURCE_DESC {
@@ -217,7 +206,7 @@ api! {
     }
 
     fn cuTexRefSetAddressMode(reference: cu::CUtexref, at: c_int, mode: cu::CUaddress_mode) {
-        let at = dimension(at)?;
+        let at = references::dimension(at).ok_or(INVALID_VALUE)?;
         if mode > cu::CU_TR_ADDRESS_MODE_BORDER {
             return Err(INVALID_VALUE);
         }
@@ -228,7 +217,7 @@ api! {
     }
 
     fn cuTexRefSetFilterMode(reference: cu::CUtexref, mode: cu::CUfilter_mode) {
-        let mode = filter(mode)?;
+        let mode = references::filter(mode).ok_or(INVALID_VALUE)?;
         change(reference, |it| {
             it.sampling.filterMode = mode;
             Ok(())
@@ -236,7 +225,7 @@ api! {
     }
 
     fn cuTexRefSetMipmapFilterMode(reference: cu::CUtexref, mode: cu::CUfilter_mode) {
-        let mode = filter(mode)?;
+        let mode = references::filter(mode).ok_or(INVALID_VALUE)?;
         change(reference, |it| {
             it.sampling.mipmapFilterMode = mode;
             Ok(())
@@ -273,14 +262,7 @@ api! {
     }
 
     fn cuTexRefSetFlags(reference: cu::CUtexref, flags: c_uint) {
-        let allowed = cu::CU_TRSF_READ_AS_INTEGER
-            | cu::CU_TRSF_NORMALIZED_COORDINATES
-            | cu::CU_TRSF_SRGB
-            | cu::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION
-            | cu::CU_TRSF_SEAMLESS_CUBEMAP;
-        if flags & !allowed != 0 {
-            return Err(INVALID_VALUE);
-        }
+        let flags = references::flags(flags).ok_or(INVALID_VALUE)?;
         change(reference, |it| {
             it.sampling.flags = flags;
             Ok(())
@@ -307,7 +289,8 @@ api! {
     }
 
     fn cuTexRefGetAddressMode(mode: Out<cu::CUaddress_mode>, reference: cu::CUtexref, at: c_int) {
-        mode.set(known(reference)?.bound().sampling.addressMode[dimension(at)?])
+        let modes = known(reference)?.bound().sampling.addressMode;
+        mode.set(modes[references::dimension(at).ok_or(INVALID_VALUE)?])
     }
 
     fn cuTexRefGetFilterMode(mode: Out<cu::CUfilter_mode>, reference: cu::CUtexref) {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,11 +55,11 @@ pub fn serve(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     })
 }
 
-/// A socket at `path` for this user alone, in place of one that an ended daemon has left.
+/// A socket at `path` for this user alone, in place of one that an ended daemon has left. Nothing else is replaced.
 fn unix(path: &Path) -> io::Result<UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    let found = fs::symlink_metadata(path);
+    if found.is_ok_and(|it| it.file_type().is_socket()) {
+        fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -255,6 +255,24 @@ mod tests {
         assert!(asked(b"GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
         assert_eq!(asked(b"GET /metrics HTTP/1.1\r\n"), "");
         assert_eq!(asked(&[b'x'; HEAD_BYTES + 1]), "");
+    }
+
+    #[test]
+    fn a_socket_of_an_ended_daemon_is_replaced_and_a_file_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.sock");
+        drop(unix(&path).expect("made"));
+        let again = unix(&path).expect("replaced");
+        let mode = fs::symlink_metadata(&path)
+            .expect("there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(again);
+        let file = folder.path().join("file");
+        fs::write(&file, "kept").expect("written");
+        assert!(unix(&file).is_err());
+        assert_eq!(fs::read_to_string(&file).expect("there"), "kept");
     }
 
     #[test]

@@ -9,13 +9,6 @@ use anyhow::Result;
 use crate::imports;
 use crate::modules::Crate;
 
-/// Crates in which no files import each other in a circle. More are added as they become free of them.
-const NO_CIRCLES: [&str; 23] = [
-    "app", "bench", "cli", "client", "control", "daemon", "device", "engine", "function", "graph",
-    "hostmem", "ml", "nvml", "planner", "ptx", "report", "softgpu", "state", "store", "tables",
-    "terms", "wire", "worker",
-];
-
 /// Folders of a crate from above: a file imports from its own folder and from those that come later. Files of the crate's
 /// root lie below all.
 const LEVELS: [(&str, &[&str]); 1] = [(
@@ -34,9 +27,7 @@ const SHARED: [(&str, &str, &str); 1] = [(
 pub fn check(root: &Path, findings: &mut Vec<String>) -> Result<()> {
     for name in crates(root)? {
         let of = Crate::read(&root.join("crates").join(&name).join("src"))?;
-        if NO_CIRCLES.contains(&name.as_str()) {
-            circles(&name, &of, findings);
-        }
+        circles(&name, &of, findings);
         if let Some((_, levels)) = LEVELS.iter().find(|(of, _)| *of == name) {
             for arrow in upward(&of, levels) {
                 findings.push(format!("crates/{name}: an import goes up: {arrow}"));

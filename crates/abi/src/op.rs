@@ -11,6 +11,8 @@
 //! - An operation marked "answered" gets exactly one [`Reply`]; the others get none, and their
 //!   failure is reported by the next answered operation on that context, as CUDA allows.
 
+mod address;
+mod launch;
 mod question;
 mod reference;
 mod shared;
@@ -19,6 +21,8 @@ mod texture;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::address::{Address, DEVICE_BASE, DEVICE_END, HOST_BASE, HOST_END};
+pub use self::launch::{Launch, LaunchAttribute, StreamRef};
 pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
 pub use self::reference::{Mipmap, ReferenceSettings};
 pub use self::shared::{SHARED, SharedMemory, Sharer};
@@ -31,9 +35,6 @@ pub use crate::handle::{
 };
 use crate::sys::driver as cu;
 
-/// An address in the device range or in shared host memory, equal in both processes.
-pub type Address = u64;
-
 /// The stream handle meaning the legacy default stream of the operation's context.
 pub const STREAM_LEGACY: StreamId = StreamId::from_raw(1);
 /// The stream handle meaning the per-thread default stream; the library replaces it by a real
@@ -41,16 +42,6 @@ pub const STREAM_LEGACY: StreamId = StreamId::from_raw(1);
 pub const STREAM_PER_THREAD: StreamId = StreamId::from_raw(2);
 /// First handle that may be given to an object.
 pub const FIRST_HANDLE: u64 = 0x100;
-
-/// Device addresses lie in `DEVICE_BASE .. DEVICE_END`, reserved in the worker.
-pub const DEVICE_BASE: Address = 0x3000_0000_0000;
-/// One past the device range (4 TiB).
-pub const DEVICE_END: Address = 0x3400_0000_0000;
-/// Pinned and managed host memory made by the library lies in `HOST_BASE .. HOST_END`,
-/// mapped at the same address in program and worker.
-pub const HOST_BASE: Address = 0x2000_0000_0000;
-/// One past the host range (4 TiB).
-pub const HOST_END: Address = 0x2400_0000_0000;
 
 /// Bytes that travel with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,50 +127,6 @@ pub enum ImageRef<'a> {
         /// By this handle.
         image: HeldImageId,
     },
-}
-
-/// An attribute of a launch beyond grid and block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchAttribute<'a> {
-    /// A `CUlaunchAttributeID`.
-    pub id: u32,
-    /// The 64 bytes of its `CUlaunchAttributeValue`.
-    #[serde(with = "serde_bytes")]
-    pub value: &'a [u8],
-}
-
-impl LaunchAttribute<'_> {
-    /// The event that the launch records, if the attribute names one: its handle stands where the API has its pointer.
-    pub fn event(&self) -> Option<EventId> {
-        let names_event = matches!(
-            self.id,
-            cu::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
-                | cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
-        );
-        let first = self.value.first_chunk().filter(|_| names_event)?;
-        Some(EventId::from_raw(u64::from_le_bytes(*first)))
-    }
-}
-
-/// A kernel launch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch<'a> {
-    /// The function.
-    pub function: FunctionId,
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads per block in x, y, z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
-    pub shared: u32,
-    /// Cooperative launch.
-    pub cooperative: bool,
-    /// The parameter block, laid out as [`FunctionInfo::params`] says.
-    #[serde(with = "serde_bytes")]
-    pub params: &'a [u8],
-    /// Launch attributes that matter to the driver (cluster size, priority, ...).
-    #[serde(borrow)]
-    pub attributes: Vec<LaunchAttribute<'a>>,
 }
 
 /// An operation. Fields are named as the driver API names its parameters; sizes are bytes.
@@ -608,15 +555,6 @@ pub fn ends_context(status: cu::CUresult) -> bool {
             | cu::CUDA_ERROR_TENSOR_MEMORY_LEAK
             | cu::CUDA_ERROR_UNKNOWN
     )
-}
-
-/// A stream, with the context that the legacy default stream (handle 1) belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct StreamRef {
-    /// The context.
-    pub context: ContextId,
-    /// [`STREAM_LEGACY`] or a created stream.
-    pub stream: StreamId,
 }
 
 /// The answer to an operation.

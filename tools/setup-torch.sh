@@ -14,11 +14,20 @@ if [ "$(cat "$site/.complete" 2>/dev/null)" = "$packages" ]; then
     exit
 fi
 
-# Triton compiles a module for Python when it is first used.
+# Triton compiles a module for Python when it is first used. Debian's python3 comes without headers; the test names those that are
+# fetched here.
 headers=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
-if [ ! -f "$headers/Python.h" ]; then
-    echo "setup: no $headers/Python.h, which Triton needs; install the headers of Python (Debian: python3-dev)" >&2
-    exit 1
+fetched=$PWD/.deps/python-headers
+if [ ! -f "$headers/Python.h" ] && [ ! -f "$fetched/usr/include/${headers##*/}/Python.h" ]; then
+    echo "setup: fetching the headers of ${headers##*/} into .deps/python-headers"
+    rm -rf "$fetched"
+    mkdir -p "$fetched"
+    if ! sh tools/fetch-debs.sh "" "$fetched/debs" "lib${headers##*/}-dev-"; then
+        echo "setup: no $headers/Python.h, which Triton needs; install the headers of Python (Debian: python3-dev)" >&2
+        exit 1
+    fi
+    dpkg-deb -x "$fetched"/debs/lib"${headers##*/}"-dev_*.deb "$fetched"
+    rm -rf "$fetched/debs"
 fi
 
 pip=$(sh tools/find-pip.sh)

@@ -43,7 +43,14 @@ fn variables(scene: &Scene) -> Result<Vec<(&'static str, String)>> {
     let assembler = format!("{library}/ptxas");
     let text = |path: PathBuf| path.into_os_string().into_string().ok().context("path");
     let cache = text(scene.sandbox().work().join("compiled"))?;
+    // Python's headers, where the machine's own Python has none: in a folder of its version, which includes from beside it.
+    let headers = root()?.join(".deps/python-headers/usr/include");
+    let version = std::fs::read_dir(&headers).into_iter().flatten().flatten();
+    let mut folders: Vec<_> = version.map(|it| it.path()).collect();
+    folders.push(headers);
+    let headers = text(std::env::join_paths(folders)?.into())?;
     Ok(vec![
+        ("CPATH", headers),
         ("PYTHONPATH", text(torch)?),
         ("LD_LIBRARY_PATH", library),
         ("TRITON_PTXAS_PATH", assembler.clone()),

@@ -206,7 +206,7 @@ fermata_status fermata_error_status(const fermata_error *error);
 /* Frees an error; null is fine. */
 void fermata_error_free(fermata_error *error);
 
-/* The library's release, as "0.1.0". */
+/* The library's release, as "0.2.0". */
 const char *fermata_version(void);
 
 #ifdef __cplusplus

@@ -15,6 +15,7 @@ pub mod agent;
 mod credentials;
 mod error;
 mod frame;
+pub mod letter;
 mod memory;
 mod paths;
 mod pause;

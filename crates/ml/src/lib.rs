@@ -4,7 +4,6 @@
 //! ```text
 //!   program ─► exports ─► call: takes the parameters apart ─► known: what stays is asked once
 //!                 │                                             └─ ask: one datagram to the daemon and one back
-//!                 │                                                  └─ home: where the daemon is now
 //!                 ├─► local: init, shutdown, error strings, what concerns the calling thread
 //!                 └─► refused: what is not answered, with NVML's own errors
 //! ```
@@ -16,7 +15,6 @@
 mod ask;
 mod call;
 mod exports;
-mod home;
 mod known;
 mod local;
 mod refused;

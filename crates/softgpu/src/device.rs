@@ -1,11 +1,12 @@
 //! A device: its identity, its memory account, its faults.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
+use crate::account::Account;
 use crate::error::{CuError, OUT_OF_MEMORY, Result};
 use crate::settings::Settings;
 
@@ -19,6 +20,8 @@ pub struct Device {
     /// Its memory pools.
     pub pools: Mutex<DevicePools>,
     used: AtomicU64,
+    /// Where the device is shared with other processes.
+    account: OnceLock<Option<Account>>,
     allocations: AtomicU64,
     copies: AtomicU64,
     flipped: AtomicU64,
@@ -52,6 +55,10 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(account) = self.device.account() {
+            // Less always fits.
+            let _ = account.set(|| self.device.used(), u64::MAX);
+        }
     }
 }
 
@@ -63,6 +70,7 @@ impl Device {
             settings,
             pools: Mutex::default(),
             used: AtomicU64::new(0),
+            account: OnceLock::new(),
             allocations: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             flipped: AtomicU64::new(0),
@@ -95,10 +103,34 @@ impl Device {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .map_err(|_| OUT_OF_MEMORY)?;
+        if let Some(account) = self.account()
+            && account.set(|| self.used(), self.settings.memory).is_err()
+        {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(OUT_OF_MEMORY);
+        }
         Ok(Charge {
             device: Arc::clone(self),
             bytes,
         })
+    }
+
+    /// Bytes that no process uses.
+    pub fn free(&self) -> u64 {
+        let others = self.account().map_or(0, Account::taken_by_others);
+        self.settings
+            .memory
+            .saturating_sub(self.used())
+            .saturating_sub(others)
+    }
+
+    /// Opened when it is first used; a file that cannot be opened leaves the device to this process alone.
+    fn account(&self) -> Option<&Account> {
+        let open = || {
+            let folder = self.settings.shared.as_deref()?;
+            Account::open(folder, self.ordinal).ok()
+        };
+        self.account.get_or_init(open).as_ref()
     }
 
     /// Bytes in use.

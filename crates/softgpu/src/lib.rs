@@ -10,6 +10,7 @@
 //! The library is `libcuda.so.1` for programs that link or load it. Its settings are environment
 //! variables, listed in [`settings`].
 
+mod account;
 pub mod api;
 mod array;
 mod attributes;

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `DEVICES` | number of devices | 1 |
 //! | `MEMORY` | memory of each device in bytes; `K`, `M`, `G`, `T` multiply by 1024 | 4G |
+//! | `SHARED` | folder by which several processes count what they take of a device's memory together | each has all of it |
 //! | `NAME` | name of the devices | Fermata Software GPU |
 //! | `COMPUTE_CAPABILITY` | as `major.minor` | 9.0 |
 //! | `THREADS` | threads that run the blocks of a kernel; 0: one per core. More run those of a cooperative launch, and of kernels whose blocks wait for later ones | 0 |
@@ -62,6 +63,8 @@ pub struct Settings {
     pub lose_device: u64,
     /// Pairs of multiprocessors in each cluster of processors, if it is told.
     pub places: Option<Vec<u8>>,
+    /// Folder by which processes share the devices' memory.
+    pub shared: Option<PathBuf>,
     /// Folder whose files hold up work.
     pub hold: Option<PathBuf>,
 }
@@ -84,6 +87,7 @@ impl Default for Settings {
             flip_copies: 0,
             lose_device: 0,
             places: None,
+            shared: None,
             hold: None,
         }
     }
@@ -133,6 +137,7 @@ impl Settings {
             Some(text) => Some(parse_places(&text).ok_or(INVALID_VALUE)?),
             None => None,
         };
+        settings.shared = get("SHARED").map(PathBuf::from);
         settings.hold = get("HOLD").map(PathBuf::from);
         if let Some(name) = get("NAME") {
             settings.name = name;

@@ -66,7 +66,7 @@ fn free(address: u64, may: impl Fn(&Range) -> bool) -> Result<Range> {
 api! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let device = &context::current()?.device;
-        free.set_if_wanted((device.settings.memory - device.used()) as usize);
+        free.set_if_wanted(device.free() as usize);
         total.set_if_wanted(device.settings.memory as usize);
         Ok(())
     }

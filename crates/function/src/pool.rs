@@ -8,7 +8,8 @@
 //! ```
 //! A request takes an idle instance. If there is none it waits, in order, and an instance is started for it if fewer than
 //! `most` are there, those that are being ended among them; whichever becomes free first is its own. A start that fails
-//! fails the request that has waited longest. An instance answers one request at a time.
+//! fails the request that has waited longest. An instance answers one request at a time. Where `keep` is none, it answers one
+//! request only: it is ended when it has answered, and whatever waits gets another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Lease {
         self.instance.as_ref()
     }
 
-    /// It has answered: it may answer the next request.
+    /// It has answered: it may answer the next request, if instances are kept.
     pub fn release(mut self) {
         if let Some(instance) = self.instance.take() {
             self.pool.free(instance, false);
@@ -236,7 +237,8 @@ impl Pool {
     /// A busy instance has nothing to do: it is given to the request that has waited longest, or kept.
     fn free(self: &Arc<Self>, instance: Arc<dyn Instance>, fresh: bool) {
         let mut inner = self.inner.lock();
-        if inner.closing {
+        let once = self.config.keep.is_zero();
+        if inner.closing || (once && !fresh) {
             inner.busy -= 1;
             return self.end(&mut inner, instance);
         }
@@ -254,6 +256,9 @@ impl Pool {
             inner = self.inner.lock();
         }
         inner.busy -= 1;
+        if once {
+            return self.end(&mut inner, instance);
+        }
         inner.number += 1;
         let number = inner.number;
         inner.idle.push(Idle { number, instance });

@@ -218,6 +218,32 @@ fn an_idle_instance_is_ended_when_its_time_is_over() {
 }
 
 #[test]
+fn without_a_time_to_be_kept_every_request_gets_an_instance_of_its_own() {
+    let mut config = config();
+    config.keep = Duration::ZERO;
+    let scene = Scene::new(config);
+    let names: std::collections::BTreeSet<_> = std::thread::scope(|scope| {
+        // More at once than there may be instances: those that wait get fresh ones too.
+        let requests: Vec<_> = (0..5).map(|_| scope.spawn(|| scene.get("/echo"))).collect();
+        let got = requests.into_iter().map(|it| it.join().unwrap());
+        got.map(|got| {
+            assert_eq!((got.status, got.header("fermata-start")), (200, "cold"));
+            got.header("fermata-instance").to_owned()
+        })
+        .collect()
+    });
+    assert_eq!(names.len(), 5, "{names:?}");
+    // Each ends when it has answered, and is not counted as lost.
+    scene.until(|| scene.host().live.load(Ordering::SeqCst) == 0);
+    let metrics = scene.get("/-/metrics").body;
+    assert!(
+        has(&metrics, "lost_instances_total{function=\"f\"} 0"),
+        "{metrics}"
+    );
+    scene.close();
+}
+
+#[test]
 fn a_front_that_is_to_end_finishes_what_is_under_way_and_leaves_no_instance() {
     let scene = Scene::new(config());
     scene.hold(true);

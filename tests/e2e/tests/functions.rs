@@ -286,6 +286,13 @@ fn instances_end_with_a_front_that_is_killed_and_when_they_are_kept_no_longer() 
     no_instance_is_left(&scene)?;
     ensure!(front.answered(&scene, 3, "")?.header("fermata-start") == "cold");
     drop(front);
+    let front = Front::start(&scene, "web", &["--keep", "0"])?;
+    for x in [4, 5] {
+        let got = front.answered(&scene, x, "")?;
+        ensure!(got.header("fermata-start") == "cold", "{got:?}");
+    }
+    no_instance_is_left(&scene)?;
+    drop(front);
     scene.close()
 }
 

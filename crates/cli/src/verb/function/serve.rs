@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::super::Device;
 use super::instances::Instances;
-use super::seconds::seconds;
+use super::seconds::{seconds, seconds_or_none};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, INTERNAL, USER};
 use crate::printer::Printer;
@@ -39,8 +39,8 @@ pub struct Args {
     /// The address to listen at.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
-    /// How long an instance that has answered is kept for the next request.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// How long an instance that has answered is kept for the next request; 0: each request gets a fresh one.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds_or_none)]
     keep: Duration,
     /// The most instances at once; 4 if not given, and 1 if the program listens at a path.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -23,6 +23,7 @@ pub mod printed;
 pub mod privileges;
 pub mod program;
 pub mod settings;
+mod spare;
 pub mod text;
 pub mod trace;
 mod trust;

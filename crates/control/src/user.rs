@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::memory::{DeviceMemory, HostMemory, SessionMemory};
 pub use crate::pause::{Pause, PausedData, Resume};
+pub use crate::spare::{SpareKind, SpareWorker, SpareWorkers};
 pub use crate::text::Text;
 pub use crate::worker::{
     Device, Failure, FailureKind, LoadCheck, Miss, PrefetchOrder, Stall, Timeline, Totals,
@@ -66,6 +67,8 @@ pub enum Verb {
     Ps,
     /// What memory the sessions take that have not ended [`FromDaemon::Memory`].
     Memory,
+    /// The workers that wait for sessions [`FromDaemon::SpareWorkers`].
+    SpareWorkers,
     /// One session, with the path of its log [`FromDaemon::Session`].
     Session {
         /// Its name.
@@ -258,6 +261,8 @@ pub enum FromDaemon {
     Resumed(Resumed),
     /// What memory sessions take.
     Memory(Vec<SessionMemory>),
+    /// The workers that wait for sessions.
+    SpareWorkers(SpareWorkers),
     /// Where a session's processes listen.
     Listening(Vec<Endpoint>),
     /// An image is kept in memory.

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::kerndat::Kerndat;
 use crate::monitor::Monitors;
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::removal::remove_folder;
 use crate::session::{self, Plan, Session, output, same_token};
 use crate::tier::MemoryTier;
@@ -63,6 +63,7 @@ impl Daemon {
         let workers_log = paths.runtime.join(WORKERS_LOG);
         let monitors = Monitors::new(&paths.home, workers_log.clone());
         let pool = Pool::new(&paths.home, workers_log, tier.clone());
+        pool::look_after(&pool);
         if let Some(tier) = &tier {
             tier.refill();
         }

@@ -30,6 +30,7 @@ pub mod failure;
 mod folder_removal;
 mod folders;
 mod gpu_files;
+mod gpu_memory;
 mod helper_modes;
 mod host;
 mod init;

@@ -46,8 +46,8 @@ fn of(session: &Arc<Session>) -> SessionMemory {
     }
     SessionMemory {
         session: session.name.clone(),
-        program: sum(tree),
-        workers: sum(of_workers),
+        program: of_processes(tree),
+        workers: of_processes(of_workers),
         devices: devices.into_values().collect(),
         complete,
     }
@@ -83,7 +83,7 @@ fn add(devices: &mut BTreeMap<String, DeviceMemory>, worker: &Worker, totals: &T
 }
 
 /// What processes take together; those that have ended take nothing.
-fn sum(pids: impl IntoIterator<Item = u32>) -> HostMemory {
+pub fn of_processes(pids: impl IntoIterator<Item = u32>) -> HostMemory {
     let texts = pids
         .into_iter()
         .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok());
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn what_two_processes_share_counts_half_for_each_and_a_process_that_ended_nothing() {
-        let own = sum([std::process::id()]);
+        let own = of_processes([std::process::id()]);
         assert!(own.pss >= own.own && own.own > 0, "{own:?}");
-        assert_eq!(sum([u32::MAX]), HostMemory::default());
+        assert_eq!(of_processes([u32::MAX]), HostMemory::default());
     }
 }

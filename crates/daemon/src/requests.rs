@@ -19,6 +19,7 @@ use crate::input;
 use crate::listening;
 use crate::memory;
 use crate::pause::{pause, resume};
+use crate::pool::spare_workers;
 use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
@@ -133,6 +134,7 @@ fn answer(
         )),
         Verb::Session { name } => Ok(FromDaemon::Session(daemon.session(&name)?.describe())),
         Verb::Memory => Ok(FromDaemon::Memory(memory::of_all(daemon))),
+        Verb::SpareWorkers => Ok(FromDaemon::SpareWorkers(spare_workers(daemon))),
         Verb::Listening { name } => Ok(FromDaemon::Listening(listening::listening(
             &*daemon.session(&name)?,
         ))),

@@ -74,7 +74,7 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
         }
         return warn!("a worker came back that belongs to no session");
     };
-    match Worker::returned(link, process, back, &session.variables) {
+    match Worker::returned(link, process, back) {
         Ok(worker) => {
             if let Some(member) = session.lock().member(served) {
                 member.returned.worker = Some(worker);

@@ -35,7 +35,7 @@ use crate::sys::{self, Extra};
 pub type Variables = BTreeMap<String, OsString>;
 
 /// How long loading the driver and making contexts may take.
-const OPEN_TIME: Duration = Duration::from_secs(60);
+pub const OPEN_TIME: Duration = Duration::from_secs(60);
 /// How long Attach and Detach may take.
 pub const STEP_TIME: Duration = Duration::from_secs(60);
 /// How long a Save or Load may go without a sign of progress.
@@ -60,8 +60,6 @@ pub struct Worker {
     pub process: ProcessId,
     /// What it has loaded.
     pub driver: Driver,
-    /// The variables it was started with.
-    pub variables: Variables,
     /// Whether it has loaded our kernels before anything of a program.
     pub kernels_first: bool,
     /// Devices it found.
@@ -81,7 +79,6 @@ pub struct Worker {
 struct Known {
     process: ProcessId,
     driver: Driver,
-    variables: Variables,
     kernels_first: bool,
     devices: Vec<Device>,
     driver_version: i32,
@@ -145,7 +142,6 @@ impl Worker {
             Known {
                 process,
                 driver: driver.clone(),
-                variables: variables.clone(),
                 kernels_first,
                 devices: devices.clone(),
                 driver_version: *driver_version,
@@ -158,19 +154,13 @@ impl Worker {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn returned(
-        link: Wire,
-        process: ProcessId,
-        back: Back,
-        variables: &Variables,
-    ) -> Result<Arc<Self>> {
+    pub fn returned(link: Wire, process: ProcessId, back: Back) -> Result<Arc<Self>> {
         let known = Known {
             process,
             driver: Driver {
                 path: back.driver,
                 soft: back.soft,
             },
-            variables: variables.clone(),
             kernels_first: back.kernels_first,
             devices: back.devices,
             driver_version: back.driver_version,
@@ -191,7 +181,6 @@ impl Worker {
         let Known {
             process,
             driver,
-            variables,
             kernels_first,
             devices,
             driver_version,
@@ -199,7 +188,6 @@ impl Worker {
         Ok(Arc::new(Self {
             process,
             driver,
-            variables,
             kernels_first,
             devices,
             driver_version,
@@ -631,7 +619,7 @@ mod tests {
             serving: false,
         };
         let link = Connection::new(OwnedFd::from(ours), "worker");
-        let worker = Worker::returned(link, process, back, &Variables::new()).expect("listens");
+        let worker = Worker::returned(link, process, back).expect("listens");
         (worker, Connection::new(OwnedFd::from(theirs), "daemon"))
     }
 

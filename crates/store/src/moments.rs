@@ -7,6 +7,7 @@
 //!
 //! | moment | who | what is done then |
 //! | --- | --- | --- |
+//! | `spare-made` | daemon | a worker that is to wait for a session has started, and cannot be found yet |
 //! | `prepare` | worker | nothing yet of what a protocol makes ready before the stop |
 //! | `parked` | daemon | the program stands still, and is noted down |
 //! | `detached` | daemon | its agent has let go, the worker has not been asked to |

@@ -158,8 +158,15 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_SPARE_WORKERS",
         Daemon,
         Count(64),
-        "workers that are started ahead of the programs",
+        "workers of a kind (driver and variables) that are started ahead of the programs",
         "1",
+    ),
+    setting(
+        "FERMATA_SPARE_IDLE",
+        Daemon,
+        Count(604_800),
+        "seconds after which a worker that was started ahead, and that no program has used, is ended; 0: never",
+        "3600",
     ),
     setting(
         "FERMATA_HOST_AHEAD",
@@ -279,6 +286,13 @@ pub const SETTINGS: &[Setting] = &[
         Bytes,
         "memory of each device of the software GPU",
         "4G",
+    ),
+    setting(
+        "FERMATA_SOFTGPU_SHARED",
+        Worker,
+        AbsolutePath,
+        "folder by which sessions on the software GPU count what they take of a device's memory together",
+        "each session has all of it",
     ),
     setting(
         "FERMATA_SOFTGPU_NAME",

@@ -3,6 +3,9 @@
 //! Each connection is answered once and closed: the head of its request has a bound and a deadline, and nothing in it but its
 //! first line is looked at.
 
+mod gauges;
+mod pool;
+
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,22 +20,19 @@ use anyhow::Context as _;
 use fermata_control::settings;
 use fermata_control::user::SessionMemory;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use self::gauges::{Gauges, number};
 use crate::daemon::Daemon;
 use crate::memory;
 use crate::parallel::breathe;
+use crate::pool::spare_workers;
 
 /// The setting that says where.
 const SETTING: &str = "FERMATA_METRICS";
 /// The most bytes of a request's head, and how long it may take.
 const HEAD_BYTES: usize = 8 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
-
-type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge>;
 
 /// Answers from now on, if that is asked for.
 ///
@@ -158,11 +158,8 @@ fn answer(mut client: Client, text: impl FnOnce() -> Result<String, fmt::Error>)
 }
 
 fn text(daemon: &Daemon) -> Result<String, fmt::Error> {
-    let status = daemon.status();
     let mut registry = Registry::with_prefix("fermata");
-    let spare: Gauge = Gauge::default();
-    spare.set(status.spare_workers.into());
-    registry.register("spare_workers", "Workers that wait for a session", spare);
+    pool::register(&mut registry, &spare_workers(daemon));
     let states = Gauges::default();
     for session in daemon.sessions() {
         let state = format!("{:?}", session.lock().state).to_lowercase();
@@ -182,7 +179,6 @@ fn memory_of(registry: &mut Registry, sessions: &[SessionMemory]) {
         Gauges::default(),
         Gauges::default(),
     );
-    let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     for session in sessions {
         for (part, host) in [("program", session.program), ("workers", session.workers)] {
             let labels = vec![

@@ -1,4 +1,6 @@
-//! `fermata ps`: list sessions.
+//! `fermata ps`: list sessions, or what waits for them.
+
+mod pool;
 
 use fermata_control::user::{
     Arrival, ArrivalStand, DeviceMemory, FromDaemon, PausedData, Session, SessionMemory,
@@ -20,6 +22,7 @@ Examples:
   fermata ps
   fermata ps --running
   fermata ps --memory                            host and device memory of each
+  fermata ps --pool                              workers that wait for sessions
   fermata ps --json | jq '.sessions[].name'")]
 pub struct Args {
     /// Leave out sessions whose program has ended.
@@ -29,10 +32,17 @@ pub struct Args {
     /// that no other process maps, and device memory, with what several of a session's processes use.
     #[arg(long, short)]
     memory: bool,
+    /// Show the workers that wait for sessions instead: on which device each has its context, its host memory (PSS) and
+    /// device memory, for how long it has waited, and when it ends if no session uses it.
+    #[arg(long, short, conflicts_with_all = ["running", "memory"])]
+    pool: bool,
 }
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    if args.pool {
+        return pool::show(printer);
+    }
     let mut sessions = match question(&Verb::Ps, printer)? {
         FromDaemon::Sessions(sessions) => sessions,
         other => return Err(unexpected(&other)),

@@ -1,0 +1,135 @@
+//! The thread that keeps the pool as its limits say, and those in which workers are made and ended: a driver takes its time
+//! for both.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use fermata_control::worker::ToWorker;
+use fermata_store::moments;
+use tracing::{info, warn};
+
+use super::ending::end_beside;
+use super::{Kind, Pool};
+use crate::proc::ProcessId;
+use crate::worker::{STEP_TIME, Worker};
+
+/// Keeps `pool` until it is closed. Without a thread there are no spare workers; each session starts its own.
+pub fn look_after(pool: &Arc<Pool>) {
+    let pool = Arc::clone(pool);
+    let named = std::thread::Builder::new().name("pool".into());
+    let _ = named.spawn(move || turns(&pool));
+}
+
+fn turns(pool: &Arc<Pool>) {
+    while let Some((old, kind)) = next(pool) {
+        for worker in &old {
+            let pid = worker.process.pid;
+            info!("worker {pid} is ended: no session has used it within the limit");
+        }
+        end_beside(old);
+        if let Some(kind) = kind {
+            begin(pool, kind);
+        }
+    }
+}
+
+/// What to end and what to make, when there is something; none when the pool is closed.
+fn next(pool: &Pool) -> Option<(Vec<Arc<Worker>>, Option<Kind>)> {
+    let mut shelf = pool.shelf.lock();
+    loop {
+        if shelf.is_closed() {
+            return None;
+        }
+        let now = Instant::now();
+        let (old, kind) = (shelf.expired(now), shelf.begin(now));
+        if !old.is_empty() || kind.is_some() {
+            return Some((old, kind));
+        }
+        match shelf.next() {
+            Some(until) => drop(pool.changed.wait_until(&mut shelf, until)),
+            None => pool.changed.wait(&mut shelf),
+        }
+    }
+}
+
+fn begin(pool: &Arc<Pool>, kind: Kind) {
+    let work = {
+        let (pool, kind) = (Arc::clone(pool), kind.clone());
+        move || make(&pool, &kind)
+    };
+    let named = std::thread::Builder::new().name("pool-make".into());
+    if let Err(error) = named.spawn(work) {
+        failed(pool, &kind, &error.to_string());
+    }
+}
+
+fn make(pool: &Arc<Pool>, kind: &Kind) {
+    match pool.start(kind, true) {
+        Ok(worker) => {
+            moments::pass("spare-made");
+            // A session that waits for it does not wait for that.
+            if !pool.shelf.lock().is_awaited(kind) {
+                warm(pool, &worker);
+            }
+            put(pool, kind, &worker);
+        }
+        Err(failure) => failed(pool, kind, &failure.message),
+    }
+}
+
+fn failed(pool: &Pool, kind: &Kind, why: &str) {
+    let pause = pool.shelf.lock().failed(kind, why, Instant::now());
+    pool.changed.notify_all();
+    warn!(
+        "no spare worker: {why}; the next one is made in {} s",
+        pause.as_secs()
+    );
+}
+
+/// From here on a session can have it.
+fn put(pool: &Arc<Pool>, kind: &Kind, worker: &Arc<Worker>) {
+    let (weak, process) = (Arc::downgrade(pool), worker.process);
+    // Before a session can have it, which watches it by itself.
+    worker.watch(move |reason| lost(&weak, process, &reason));
+    let put = {
+        let mut shelf = pool.shelf.lock();
+        shelf.made(kind, Arc::clone(worker), Instant::now())
+    };
+    pool.changed.notify_all();
+    if let Err(worker) = put {
+        worker.end();
+        return;
+    }
+    if let Some(reason) = worker.lost() {
+        // It was lost before it was there to be found.
+        lost(&Arc::downgrade(pool), process, &reason);
+    }
+}
+
+/// A worker has ended by itself.
+fn lost(pool: &Weak<Pool>, process: ProcessId, reason: &str) {
+    let Some(pool) = pool.upgrade() else { return };
+    let died = {
+        let mut shelf = pool.shelf.lock();
+        shelf.died(|it| it.process == process, reason, Instant::now())
+    };
+    let Some((_dead, pause)) = died else { return };
+    pool.changed.notify_all();
+    warn!(
+        "worker {}, which waited for a session, is lost: {reason}; another one is made in {} s",
+        process.pid,
+        pause.as_secs()
+    );
+}
+
+/// What its first checkpoint needs is made while it waits; the memory tier brings that along.
+fn warm(pool: &Pool, worker: &Worker) {
+    worker.make_ring();
+    if pool.tier.as_ref().is_some_and(|tier| tier.brings_staging()) {
+        return;
+    }
+    let warm = worker.request(&ToWorker::Warm, &[], STEP_TIME, &mut |_, _| {});
+    if let Err(failure) = warm {
+        warn!("a worker is not warm: {}", failure.message);
+    }
+}

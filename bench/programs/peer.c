@@ -1,7 +1,7 @@
 /* The driver's own checkpoint of a running process, timed: the tool to beat.
  *
- * peer PID [--restore]: lock, checkpoint, and with --restore also restore and unlock; prints one
- * JSON object with seconds per step. Uses cuCheckpointProcess* of the CUDA driver API directly.
+ * peer PID [--restore|--only-restore]: lock, checkpoint, and with --restore also restore and unlock; with --only-restore
+ * nothing but these two, of a process that CRIU has brought back. Prints one JSON object with seconds per step. Uses cuCheckpointProcess* of the CUDA driver API directly.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -26,17 +26,19 @@ static void must(CUresult r, const char *what) {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: peer PID [--restore]\n");
+        fprintf(stderr, "usage: peer PID [--restore|--only-restore]\n");
         return 2;
     }
     int pid = atoi(argv[1]);
     must(cuInit(0), "cuInit");
+    const char *how = argc > 2 ? argv[2] : "";
+    int only = !strcmp(how, "--only-restore");
     double t0 = now();
-    must(cuCheckpointProcessLock(pid, NULL), "cuCheckpointProcessLock");
+    if (!only) must(cuCheckpointProcessLock(pid, NULL), "cuCheckpointProcessLock");
     double t1 = now();
-    must(cuCheckpointProcessCheckpoint(pid, NULL), "cuCheckpointProcessCheckpoint");
+    if (!only) must(cuCheckpointProcessCheckpoint(pid, NULL), "cuCheckpointProcessCheckpoint");
     double t2 = now(), t3 = t2, t4 = t2;
-    if (argc > 2 && !strcmp(argv[2], "--restore")) {
+    if (only || !strcmp(how, "--restore")) {
         must(cuCheckpointProcessRestore(pid, NULL), "cuCheckpointProcessRestore");
         t3 = now();
         must(cuCheckpointProcessUnlock(pid, NULL), "cuCheckpointProcessUnlock");

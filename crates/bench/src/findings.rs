@@ -80,6 +80,8 @@ pub struct Findings {
     pub rows: Vec<Vec<Cell>>,
     /// The column for the plot's horizontal axis, and those to draw; cases with names are counted.
     pub drawn: (&'static str, Vec<&'static str>),
+    /// A column of names: the first column to draw has a line for each of them, instead of one for each column.
+    pub lines: Option<&'static str>,
     /// What the numbers say about what limits them.
     pub remarks: Vec<String>,
 }
@@ -130,18 +132,45 @@ impl Findings {
             Cell::Number(number) => Some(*number),
             _ => None,
         };
-        let series = lines.iter().map(|name| {
-            let mut points: Vec<(f64, f64)> = medians
-                .iter()
-                .enumerate()
+        let line = |name: &'static str, of: &dyn Fn(&[Cell]) -> bool| {
+            let rows = medians.iter().enumerate().filter(|(_, row)| of(row));
+            let mut points: Vec<(f64, f64)> = rows
                 .filter_map(|(place, row)| {
                     let across = number(&row[at(x)]).unwrap_or(place as f64);
                     Some((across, number(&row[at(name)])?))
                 })
                 .collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Series { name, points }
-        });
+            points
+        };
+        let mut cases: Vec<&Cell> = Vec::new();
+        for row in &medians {
+            if let Some(case) = self.lines.map(|name| &row[at(name)])
+                && !cases.contains(&case)
+            {
+                cases.push(case);
+            }
+        }
+        let legend: Vec<String> = cases.iter().map(|it| it.text()).collect();
+        let of_case = |(case, name): (&Cell, _)| {
+            let is_its = |row: &[Cell]| self.lines.is_some_and(|it| row[at(it)] == *case);
+            let points = lines.first().map(|column| line(column, &is_its));
+            Series {
+                name,
+                points: points.unwrap_or_default(),
+            }
+        };
+        let of_column = |name: &&'static str| Series {
+            name,
+            points: line(name, &|_| true),
+        };
+        let series: Vec<Series<'_>> = match self.lines {
+            Some(_) => {
+                let cases = cases.iter().copied().zip(legend.iter().map(String::as_str));
+                cases.map(of_case).collect()
+            }
+            None => lines.iter().map(of_column).collect(),
+        };
         let named = medians.iter().map(|row| &row[at(x)]);
         let names: Vec<String> = named
             .filter(|it| number(it).is_none())
@@ -156,7 +185,7 @@ impl Findings {
             title: self.title,
             x: &across,
             y: lines.first().copied().unwrap_or(""),
-            series: series.collect(),
+            series,
         }
         .render()
     }
@@ -230,6 +259,7 @@ mod tests {
                 row(0.0, 7.0, "host"),
             ],
             drawn: ("pool_mib", vec!["stall_ms"]),
+            lines: None,
             remarks: Vec::new(),
         };
         let medians = report.medians();
@@ -242,6 +272,30 @@ mod tests {
         );
         assert!(report.svg().contains("polyline"));
         assert_eq!(report.document()["medians"][0]["stall_ms"], 7.0);
+    }
+
+    #[test]
+    fn each_name_of_the_column_of_lines_has_a_line() {
+        let row = |case: &str, size: f64, way: &str| {
+            vec![case.into(), size.into(), way.into(), (size * 2.0).into()]
+        };
+        let report = Findings {
+            name: "start",
+            title: "t",
+            facts: Vec::new(),
+            columns: vec!["case", "billions", "way", "first_ms"],
+            rows: vec![
+                row("1 cold", 1.0, "cold"),
+                row("1 eager", 1.0, "eager"),
+                row("2 cold", 2.0, "cold"),
+            ],
+            drawn: ("billions", vec!["first_ms"]),
+            lines: Some("way"),
+            remarks: Vec::new(),
+        };
+        let plot = report.svg();
+        assert_eq!(plot.matches("<polyline").count(), 2);
+        assert!(plot.contains(">cold</text>") && plot.contains(">eager</text>"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `validator` | PhoenixOS 15 | a step's time while a checkpoint is copied, by validator |
 //! | `overhead` | | a step's time outside of checkpoints, beside the native program's |
 //! | `restore` | gCROP 11 | how soon a restored program is at work, by the order of its data |
+//! | `start` | gCROP 9, 11, 14, 15 | how soon a model's first result is there, by its size and the way it starts |
 //!
 //! A bench asks Fermata as its users do, by the `fermata` command, and prints nothing: it returns [`Findings`].
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@
 mod error;
 mod findings;
 mod moment;
+mod native;
 mod overhead;
 mod pool;
 mod program;
@@ -21,11 +23,13 @@ mod restore;
 mod sandbox;
 mod settings;
 mod stall;
+mod start;
 mod validator;
 
 pub use error::BenchError;
 pub use findings::{Cell, Findings};
 pub use settings::Settings;
+pub use start::{StartSettings, run as start};
 
 /// Which bench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

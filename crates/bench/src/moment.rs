@@ -55,6 +55,7 @@ pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchEr
         ],
         rows,
         drawn: ("stopped_at", vec!["stall_ms", "stopped_ms", "waited_ms"]),
+        lines: None,
         remarks: vec![
             "asked_at, stopped_at: shares of an iteration, of which the last part rewrites a quarter of the memory".into(),
         ],

@@ -1,14 +1,13 @@
 //! How much slower steps are under Fermata while nothing is checkpointed, beside the same program alone: natively
 //! on a GPU, with the software GPU's library else. Both run in turn, and not at once.
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use fermata_control::Paths;
 use serde_json::json;
 
 use crate::error::BenchError;
 use crate::findings::{Cell, Findings, median};
+use crate::native::Native;
 use crate::program::{Program, Step};
 use crate::sandbox::Sandbox;
 use crate::settings::Settings;
@@ -52,6 +51,7 @@ pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchEr
         ],
         rows,
         drawn: ("case", vec!["ratio"]),
+        lines: None,
         remarks: vec!["medians of the steps in 4 s each".into()],
     })
 }
@@ -63,39 +63,12 @@ fn alone(
     program: &Program,
 ) -> Result<Vec<Step>, BenchError> {
     program.clean();
-    let mut command = Command::new(&program.words[0]);
-    if settings.is_soft {
-        command.env("LD_LIBRARY_PATH", Paths::find().home.join("lib/softgpu"));
-    }
-    let child = command
-        .args(&program.words[1..])
-        .envs(program.variables())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(BenchError::io(format!(
-            "start `{}`",
-            program.words[0].display()
-        )))?;
-    let mut ended = Ended(child);
+    let mut native = Native::start(settings, program, &sandbox.file("printed"))?;
     program.settle(sandbox)?;
     let steps = counted(sandbox, program)?;
     program.release()?;
-    sandbox.wait(END, "the program has not ended", || {
-        Ok(!matches!(ended.0.try_wait(), Ok(None)))
-    })?;
+    native.end(sandbox)?;
     Ok(steps)
-}
-
-/// A process that does not outlive the bench.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // Both fail when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The steps of the next seconds.

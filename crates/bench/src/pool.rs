@@ -58,6 +58,7 @@ pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchEr
         ],
         rows,
         drawn: ("pool_mib", vec!["stall_ms", "stopped_ms", "gpu_state_ms"]),
+        lines: None,
         remarks: vec![
             "stall: all time the program's steps took longer, the stop included; limit: the part that cost most".into(),
         ],

@@ -89,6 +89,15 @@ impl Program {
         Ok(Self { words, log, until })
     }
 
+    /// Another program that shares the same files.
+    pub fn with_words(&self, words: Vec<OsString>) -> Self {
+        Self {
+            words,
+            log: self.log.clone(),
+            until: self.until.clone(),
+        }
+    }
+
     /// Starts it as session `name`, and waits until its steps are even: then what Fermata makes ready
     /// behind it is ready.
     pub fn start(&self, sandbox: &Sandbox, name: &str) -> Result<(), BenchError> {

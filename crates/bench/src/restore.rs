@@ -117,6 +117,7 @@ pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchEr
         ],
         rows,
         drawn: ("order", vec!["last_step_ms", "first_step_ms", "command_ms"]),
+        lines: None,
         remarks: vec![
             "first and last step: from the command until the program has seen it done".into(),
             "data: until it was there, before the program ran or behind it; read: what of it did not come straight out of registered memory".into(),

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpointed, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, Session, Status};
 use fermata_control::wait;
+use rustix::fs::Advice;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -51,13 +53,18 @@ struct Versions {
 impl Sandbox {
     /// Makes the folders.
     pub fn new(settings: &Settings) -> Result<Self, BenchError> {
+        Self::beside(settings, &settings.images, "")
+    }
+
+    /// As [`Sandbox::new`], with images in another folder, and a name that tells it from others of this bench.
+    pub fn beside(settings: &Settings, images: &Path, name: &str) -> Result<Self, BenchError> {
         let catch = || BenchError::io("catch signals");
         let (interrupts, told) = UnixStream::pair().map_err(catch())?;
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             let told = told.try_clone().map_err(catch())?;
             signal_hook::low_level::pipe::register(signal, told).map_err(catch())?;
         }
-        let name = format!("fermata-bench-{}", std::process::id());
+        let name = format!("fermata-bench-{}{name}", std::process::id());
         // The daemon works in another folder.
         let absolute = |folder: &Path| {
             std::path::absolute(folder)
@@ -66,7 +73,7 @@ impl Sandbox {
         };
         let sandbox = Self {
             work: absolute(&std::env::temp_dir())?,
-            images: absolute(&settings.images)?,
+            images: absolute(images)?,
             room: Cell::new(0),
             link: None,
             device: if settings.is_soft { "soft" } else { "gpu" },
@@ -90,6 +97,30 @@ impl Sandbox {
     /// A file of the bench's own.
     pub fn file(&self, name: &str) -> PathBuf {
         self.work.join(name)
+    }
+
+    /// A file beside the images, which is none.
+    pub fn file_beside_images(&self, name: &str) -> PathBuf {
+        self.images.join(format!(".{name}"))
+    }
+
+    /// Lets the system forget what it holds in memory of the images' files. Nobody's permission is needed: they are written,
+    /// and no process uses them.
+    pub fn forget_pages(&self) -> Result<(), BenchError> {
+        let mut folders = vec![self.images.clone()];
+        while let Some(folder) = folders.pop() {
+            let what = || format!("list `{}`", folder.display());
+            let entries = std::fs::read_dir(&folder).map_err(BenchError::io(what()))?;
+            for entry in entries.flatten() {
+                let path = entry.path();
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => folders.push(path),
+                    Ok(kind) if kind.is_file() => forget(&path)?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Has memory for images of `bytes` made ready, where they are kept in memory.
@@ -253,6 +284,14 @@ impl Sandbox {
         );
         Err(BenchError::Command { message, status })
     }
+}
+
+fn forget(path: &Path) -> Result<(), BenchError> {
+    let what = || format!("read past the page cache `{}`", path.display());
+    let file = File::open(path).map_err(BenchError::io(what()))?;
+    file.sync_data().map_err(BenchError::io(what()))?;
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
+        .map_err(|error| BenchError::io(what())(error.into()))
 }
 
 impl Drop for Sandbox {

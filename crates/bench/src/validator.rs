@@ -50,6 +50,7 @@ pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchEr
         ],
         rows,
         drawn: ("validator", vec!["ratio"]),
+        lines: None,
         remarks: vec!["step: the median step while data is copied, beside one before".into()],
     })
 }

@@ -29,7 +29,9 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 48.0;
 /// Colours that stay apart for colour-blind readers and in print.
-const COLOURS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"];
+const COLOURS: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#b2a800",
+];
 
 /// The next of 1, 2, 5 times a power of ten that is at least a fifth of `largest`.
 fn step(largest: f64) -> f64 {

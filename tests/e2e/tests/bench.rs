@@ -16,13 +16,20 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// The rows of `NAME.csv` as a bench writes it, by column.
 fn measure(name: &str, folder: &Path) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+    measure_with(name, folder, &["--bytes", "16MiB"])
+}
+
+fn measure_with(
+    name: &str,
+    folder: &Path,
+    options: &[&str],
+) -> Result<(Vec<String>, Vec<Vec<String>>)> {
     let tree = Tree::find()?;
     let images = folder.join("images");
     fs::create_dir_all(&images)?;
     let mut bench = Command::new(tree.fermata());
-    bench.args([
-        "bench", name, "--device", "soft", "--bytes", "16MiB", "--runs", "1",
-    ]);
+    bench.args(["bench", name, "--device", "soft", "--runs", "1"]);
+    bench.args(options);
     // From where it is called: relative folders work too.
     bench
         .current_dir(folder)
@@ -66,6 +73,45 @@ fn restores_are_measured_in_every_order() -> Result<()> {
             "{row:?}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn starts_of_a_model_are_measured_in_every_way_and_have_one_result() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk)?;
+    let options = ["--sizes", "0.001", "--at-once", "2", "--disk", "disk"];
+    let (header, rows) = measure_with("start", folder.path(), &options)?;
+    ensure!(
+        header
+            == [
+                "case",
+                "billions",
+                "way",
+                "at_once",
+                "first_ms",
+                "last_ms",
+                "command_ms",
+                "image_gib"
+            ],
+        "{header:?}"
+    );
+    let mut ways: Vec<_> = rows.iter().map(|row| row[2].as_str()).collect();
+    // Where temporary files are in memory there is no disk to measure.
+    ways.retain(|way| *way != "disk");
+    ensure!(
+        ways == ["cold", "none", "default", "profile", "worst", "x2"],
+        "{ways:?}"
+    );
+    for row in &rows {
+        let (first, last): (f64, f64) = (row[4].parse()?, row[5].parse()?);
+        ensure!(row[1] == "0.001" && first > 0.0 && last >= first, "{row:?}");
+        ensure!(row[7].parse::<f64>()? > 0.0, "{row:?}");
+    }
+    let left = fs::read_dir(&disk)?.count();
+    ensure!(left == 0, "{left} files are left on the disk");
+    // That results are equal the bench itself demands; that they are compared `start/mod.rs` shows.
     Ok(())
 }
 

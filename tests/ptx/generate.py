@@ -4,6 +4,8 @@
 import itertools
 import math
 import os
+import random
+import re
 from fractions import Fraction
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -723,5 +725,122 @@ def videos():
     write("video", [("u32", a), ("u32", b), ("u32", c)], ops)
 
 
-for make in (integers, shifts, fields, floats, halves, conversions, comparisons, approximations, videos):
+def products():
+    """`mma` and `wmma`. Elements are small integers, so that every sum is exact. Layouts are those of the PTX manual."""
+    numbers = random.Random(7)
+
+    def bits(value, ty):
+        if ty in ("f16", "bf16", "f32", "f64"):
+            return encode(Fraction(value), ty)
+        if ty == "tf32":
+            return encode(Fraction(value), "f32")
+        return value & mask(width(ty))
+
+    # Row and column of element i in lane 4 g + t, as the manual gives them for each shape.
+    def result(g, t, i):
+        return g + 8 * (i >= 2), 2 * t + (i & 1)
+    layouts = {
+        "m16n8k8.f16": (lambda g, t, i: (g + 8 * (i >= 2), 2 * t + (i & 1)), lambda g, t, i: (2 * t + i, g)),
+        "m16n8k16.f16": (lambda g, t, i: (g + 8 * (i in (2, 3, 6, 7)), 2 * t + (i & 1) + 8 * (i >= 4)), lambda g, t, i: (2 * t + (i & 1) + 8 * (i >= 2), g)),
+        "m16n8k16.bf16": (lambda g, t, i: (g + 8 * (i in (2, 3, 6, 7)), 2 * t + (i & 1) + 8 * (i >= 4)), lambda g, t, i: (2 * t + (i & 1) + 8 * (i >= 2), g)),
+        "m16n8k4.tf32": (lambda g, t, i: (g + 8 * i, t), lambda g, t, i: (t, g)),
+        "m16n8k8.tf32": (lambda g, t, i: (g + 8 * (i in (1, 3)), t + 4 * (i >= 2)), lambda g, t, i: (t + 4 * i, g)),
+        "m8n8k16.s8": (lambda g, t, i: (g, 4 * t + i), lambda g, t, i: (4 * t + i, g)),
+        "m16n8k16.u8": (lambda g, t, i: (g + 8 * (i >= 4), 4 * t + (i & 3)), lambda g, t, i: (4 * t + i, g)),
+        "m16n8k32.s8": (lambda g, t, i: (g + 8 * (4 <= i < 8 or i >= 12), 4 * t + (i & 3) + 16 * (i >= 8)), lambda g, t, i: (4 * t + (i & 3) + 16 * (i >= 4), g)),
+        "m8n8k4.f64": (lambda g, t, i: (g, t), lambda g, t, i: (t, g)),
+        "m16n8k8.f64": (lambda g, t, i: (g + 8 * (i in (1, 3)), t + 4 * (i >= 2)), lambda g, t, i: (t + 4 * i, g)),
+    }
+    runs, kernels = [], []
+
+    def random_matrix(rows, columns, ty):
+        low = 0 if ty.startswith("u") else -4
+        return [[numbers.randint(low, 4) for _ in range(columns)] for _ in range(rows)]
+
+    def product(a, b, c):
+        return [[c[r][n] + sum(x * b[k][n] for k, x in enumerate(a[r])) for n in range(len(c[0]))] for r in range(len(c))]
+
+    def registers(matrix, place, count, ty):
+        """What the lanes hold, packed into registers of 32 or 64 bits."""
+        n, out = width(ty), []
+        for lane in range(32):
+            word = 0
+            for i in range(count):
+                r, c = place(lane // 4, lane % 4, i)
+                word |= bits(matrix[r][c], ty) << n * i
+            size = max(32, n)
+            out += [word >> at & mask(size) for at in range(0, n * count, size)]
+        return out
+
+    def listed(values):
+        return " ".join(f"0x{v:x}" for v in values)
+
+    for name, (place_a, place_b) in layouts.items():
+        shape, ty = name.split(".")
+        m, n, k = (int(x) for x in re.findall(r"\d+", shape))
+        wide = {"s8": "s32", "u8": "s32", "f64": "f64"}.get(ty, "f32")
+        for total in ([wide, "f16"] if ty == "f16" else [wide]):
+            a, b, c = random_matrix(m, k, ty), random_matrix(k, n, ty), random_matrix(m, n, "s8")
+            kernel = f"{shape}_{ty}_{total}"
+            parts = [(a, place_a, m * k // 32, ty), (b, place_b, k * n // 32, ty), (c, result, m * n // 32, total), (product(a, b, c), result, m * n // 32, total)]
+            held = [registers(*part) for part in parts]
+            word = "u64" if ty == "f64" else "u32"
+            runs.append(f"//@ run kernel={kernel} block=32")
+            runs += [f"//@ in {word} {listed(h)}" for h in held[:3]] + [f"//@ out {word} {listed(held[3])}"]
+            size = 8 if ty == "f64" else 4
+            kind, prefix = ("f64", "fd") if ty == "f64" else ("b32", "r")
+            code, lists = [f".visible .entry {kernel}(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)", "{",
+                           "\t.reg .b32 %r<64>;", "\t.reg .f64 %fd<64>;", "\t.reg .b64 %rd<8>;", "\tmov.u32 %r63, %tid.x;"], []
+            for index, h in enumerate(held):
+                each = len(h) // 32
+                code += [f"\tld.param.u64 %rd0, [{'abcd'[index]}];", f"\tmul.wide.u32 %rd1, %r63, {each * size};", "\tadd.u64 %rd2, %rd0, %rd1;"]
+                names = [f"%{prefix}{10 * index + j}" for j in range(each)]
+                lists.append("{" + ", ".join(names) + "}")
+                if index < 3:
+                    code += [f"\tld.global.{kind} {r}, [%rd2+{j * size}];" for j, r in enumerate(names)]
+            if ty == "f64":
+                types = "f64.f64.f64.f64"
+            else:
+                types = f"{total}.{ty}.{ty}.{total}"
+            code.append(f"\tmma.sync.aligned.{shape}.row.col.{types} {lists[3]}, {lists[0]}, {lists[1]}, {lists[2]};")
+            code += [f"\tst.global.{kind} [%rd2+{j * size}], %{prefix}{30 + j};" for j in range(len(held[3]) // 32)]
+            kernels.append("\n".join(code + ["\tret;", "}"]))
+    whole = [("m16n16k16", "f16", "f32"), ("m32n8k16", "f16", "f16"), ("m8n32k16", "bf16", "f32"), ("m16n16k8", "tf32", "f32"), ("m16n16k16", "s8", "s32"), ("m32n8k16", "u8", "s32"), ("m8n8k4", "f64", "f64")]
+    for number, (shape, ty, total) in enumerate(whole):
+        m, n, k = (int(x) for x in re.findall(r"\d+", shape))
+        orders = [("row", "col"), ("col", "row")][number % 2]
+        a, b, c = random_matrix(m, k, ty), random_matrix(k, n, ty), random_matrix(m, n, "s8")
+
+        def laid(matrix, order):
+            lines = matrix if order == "row" else list(zip(*matrix))
+            return [x for line in lines for x in line]
+        memory_type = {"tf32": "f32", "s8": "u8", "u8": "u8", "s32": "u32"}
+        kernel = f"whole_{shape}_{ty}_{total}"
+        runs.append(f"//@ run kernel={kernel} block=32")
+        for matrix, order, t in ((a, orders[0], ty), (b, orders[1], ty), (c, "row", total)):
+            runs.append(f"//@ in {memory_type.get(t, t)} {listed(bits(v, t) for v in laid(matrix, order))}")
+        runs.append(f"//@ out {memory_type.get(total, total)} {listed(bits(v, total) for v in laid(product(a, b, c), 'col'))}")
+        count = {("m16n16k16", "f16"): (8, 8), ("m32n8k16", "f16"): (8, 8), ("m8n32k16", "bf16"): (2, 8), ("m16n16k8", "tf32"): (4, 4), ("m16n16k16", "s8"): (2, 2), ("m32n8k16", "u8"): (4, 1), ("m8n8k4", "f64"): (1, 1)}[(shape, ty)]
+        sums = 2 if ty == "f64" else 4 if total == "f16" else 8
+        prefix = {"f64": "fd"}.get(ty, "r")
+        end = {"f64": "fd", "f32": "f"}.get(total, "r")
+        ra, rb = ("{" + ", ".join(f"%{prefix}{base + j}" for j in range(many)) + "}" for base, many in ((0, count[0]), (10, count[1])))
+        rc, rd = ("{" + ", ".join(f"%{end}{base + j}" for j in range(sums)) + "}" for base in (20, 30))
+        strides = [k if orders[0] == "row" else m, n if orders[1] == "row" else k]
+        types = {"f16": f"{total}.{total}", "f64": "f64.f64.f64.f64"}.get(ty, f"{total}.{ty}.{ty}.{total}")
+        code = [f".visible .entry {kernel}(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)", "{", "\t.reg .b32 %r<64>;", "\t.reg .f32 %f<64>;", "\t.reg .f64 %fd<64>;", "\t.reg .b64 %rd<8>;"]
+        code += [f"\tld.param.u64 %rd{j}, [{'abcd'[j]}];" for j in range(4)]
+        code += [f"\tmov.u32 %r60, {strides[0]};", f"\tmov.u32 %r61, {strides[1]};"]
+        code.append(f"\twmma.load.a.sync.aligned.{orders[0]}.{shape}.global.{ty} {ra}, [%rd0], %r60;")
+        code.append(f"\twmma.load.b.sync.aligned.{orders[1]}.{shape}.global.{ty} {rb}, [%rd1], %r61;")
+        code.append(f"\twmma.load.c.sync.aligned.row.{shape}.global.{total} {rc}, [%rd2];")
+        code.append(f"\twmma.mma.sync.aligned.{orders[0]}.{orders[1]}.{shape}.{types} {rd}, {ra}, {rb}, {rc};")
+        code.append(f"\twmma.store.d.sync.aligned.col.{shape}.global.{total} [%rd3], {rd};")
+        kernels.append("\n".join(code + ["\tret;", "}"]))
+    head = "// Written by generate.py.\n.version 8.0\n.target sm_90\n.address_size 64\n"
+    with open(os.path.join(HERE, "gen-products.ptx"), "w") as file:
+        file.write("\n".join(runs) + "\n" + head + "\n".join(kernels) + "\n")
+
+
+for make in (integers, shifts, fields, floats, halves, conversions, comparisons, approximations, videos, products):
     make()

@@ -4,6 +4,8 @@ use std::ffi::c_void;
 
 use corosensei::Yielder;
 
+use super::mma;
+
 /// Why a thread stopped for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
@@ -115,7 +117,14 @@ pub struct DeviceThread {
     pub level: f32,
     /// A texel, or the bytes of a surface.
     pub texel: [u32; 4],
+    /// The registers that a lane brings to a product of matrices, and those that it takes.
+    pub fragments: Fragments,
 }
+
+/// Registers of 32 or 64 bits, one after another.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
+pub struct Fragments(pub [u8; mma::BYTES]);
 
 impl DeviceThread {
     /// An empty context for fiber `fiber`.
@@ -152,6 +161,7 @@ impl DeviceThread {
             coordinates: [0; 4],
             level: 0.0,
             texel: [0; 4],
+            fragments: Fragments([0; mma::BYTES]),
         }
     }
 

@@ -17,6 +17,7 @@ pub(super) mod half;
 pub(super) mod helpers;
 pub(super) mod math;
 pub(super) mod mbarrier;
+pub(super) mod mma;
 pub(super) mod pool;
 pub(super) mod print;
 pub(super) mod quiet;

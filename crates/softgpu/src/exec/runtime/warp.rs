@@ -10,6 +10,7 @@
 
 use super::barrier::Others;
 use super::context::DeviceThread;
+use super::mma;
 
 /// Kinds of operation; part of the generated code.
 pub mod kind {
@@ -34,6 +35,7 @@ pub mod kind {
     pub const REDUX_OR: u32 = 17;
     pub const REDUX_XOR: u32 = 18;
     pub const ELECT: u32 = 19;
+    pub const PRODUCT: u32 = 20;
 }
 
 /// Lanes that have arrived at one operation.
@@ -307,6 +309,16 @@ fn complete(
     others: &mut Others<'_>,
 ) {
     let lanes = lanes(meeting.arrived);
+    if meeting.kind == kind::PRODUCT {
+        let thread = |lane: usize| {
+            let here = meeting.arrived >> lane & 1 == 1;
+            here.then(|| others.contexts[meeting.fibers[lane] as usize])
+        };
+        let product = meeting.values[meeting.arrived.trailing_zeros() as usize & 31];
+        // SAFETY: contexts are valid while the block runs; waiting fibers do not run now, and the running one is inside
+        // a helper that reads its answer afterwards.
+        unsafe { mma::multiply(product, &std::array::from_fn(thread)) };
+    }
     let common = common_answer(meeting, lanes.clone());
     for lane in lanes {
         let (result, flag) = common.unwrap_or_else(|| own_answer(meeting, lane, outside));
@@ -334,7 +346,7 @@ fn common_answer(m: &Meeting, lanes: impl Iterator<Item = usize> + Clone) -> Opt
     let bit = |b: bool| (u64::from(b), b);
     let number = |n: u32| (u64::from(n), true);
     Some(match m.kind {
-        kind::SYNC => (0, true),
+        kind::SYNC | kind::PRODUCT => (0, true),
         kind::VOTE_ALL => bit(all),
         kind::VOTE_ANY => bit(any),
         kind::VOTE_UNI => bit(all || !any),

@@ -18,6 +18,7 @@ mod integer;
 mod matrix;
 mod mbarrier;
 mod memory;
+mod mma;
 mod modifiers;
 mod operand;
 mod place;
@@ -328,6 +329,8 @@ impl<'a> Translator<'a, '_> {
             "tex" | "tld4" | "suld" | "sust" | "txq" | "suq" => self.texture(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             "ldmatrix" | "stmatrix" => self.matrix(i, m),
+            "mma" => self.product(i, m),
+            "wmma" => self.whole_warp_matrix(i, m),
             "nanosleep" => {
                 self.polls();
                 self.yield_now();

@@ -359,14 +359,13 @@ impl Captures {
         }
     }
 
-    /// A stream is destroyed: a capture that it takes part in has failed, one begun in it is over.
+    /// A stream is destroyed: a capture begun in it is over. One that it was forked into goes on, and what it has captured
+    /// must have been joined when that ends.
     pub fn remove_stream(&mut self, stream: StreamId) {
-        if let Some((id, capture)) = self.of(stream) {
-            if capture.origin == stream {
-                self.captures.remove(&id);
-            } else {
-                self.invalidate(stream);
-            }
+        if let Some((id, capture)) = self.of(stream)
+            && capture.origin == stream
+        {
+            self.captures.remove(&id);
         }
     }
 
@@ -580,6 +579,24 @@ mod tests {
             world.captures.end(A.id, 7, &world.graph),
             Ok(GraphId::from_raw(100))
         );
+    }
+
+    #[test]
+    fn a_forked_stream_may_be_destroyed_while_the_capture_goes_on() {
+        let mut world = World::capturing();
+        world.work(A);
+        world.captures.record(A.id, EVENT).unwrap();
+        world.captures.wait(B, EVENT, false).unwrap();
+        world.work(B);
+        let mut lost = world.captures.clone();
+        lost.remove_stream(B.id);
+        let unjoined = lost.end(A.id, 7, &world.graph);
+        assert_eq!(unjoined, Err(CaptureError::Unjoined));
+        world.captures.record(B.id, OTHER).unwrap();
+        world.captures.wait(A, OTHER, false).unwrap();
+        world.captures.remove_stream(B.id);
+        let whole = world.captures.end(A.id, 7, &world.graph);
+        assert_eq!(whole, Ok(GraphId::from_raw(100)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ const INVALID_IMAGE: CuError = CuError(cu::CUDA_ERROR_INVALID_IMAGE);
 const INVALID_PTX: CuError = CuError(cu::CUDA_ERROR_INVALID_PTX);
 /// Newest PTX version of the CUDA version this driver is of.
 const NEWEST: (u32, u32) = (9, 0);
+/// Version of the wrapper of a program that was compiled in parts.
+const LINKED: u32 = 2;
 const ELF: [u8; 4] = *b"\x7fELF";
 
 /// The PTX in an image whose length only the image tells, for compute capability `sm` (10 * major + minor).
@@ -35,9 +37,16 @@ pub unsafe fn from_pointer(image: *const c_void, sm: u32) -> Result<String> {
     }
     if starts(fatbin::WRAPPER_MAGIC.to_le_bytes()) {
         // SAFETY: the wrapper has the container's address 8 bytes in.
-        let data = unsafe { bytes.add(8).cast::<*const c_void>().read_unaligned() };
+        let data = unsafe { bytes.add(8).cast::<*const u8>().read_unaligned() };
+        // SAFETY: likewise its version, 4 bytes in.
+        if unsafe { bytes.add(4).cast::<u32>().read_unaligned() } == LINKED {
+            // SAFETY: a wrapper of this version has the address of a list 16 bytes in.
+            let parts = unsafe { bytes.add(16).cast::<*const *const u8>().read_unaligned() };
+            // SAFETY: what the wrapper and the list point to are whole containers; the list ends with null.
+            return unsafe { linked(data, parts, sm) };
+        }
         // SAFETY: what the wrapper points to is a whole container; wrappers are not nested.
-        return unsafe { container(data.cast(), sm) };
+        return unsafe { container(data, sm) };
     }
     if starts(fatbin::MAGIC.to_le_bytes()) {
         // SAFETY: the caller passed a whole container.
@@ -47,9 +56,56 @@ pub unsafe fn from_pointer(image: *const c_void, sm: u32) -> Result<String> {
     text(unsafe { CStr::from_ptr(image.cast()) }.to_bytes(), sm)
 }
 
+/// The PTX of a program that was compiled in parts and then linked (nvcc: `-rdc=true`). `whole` is what the linker has
+/// made, machine code or nothing; then the parts are linked now.
+///
+/// # Safety
+/// `whole`, and all in the list `parts`, which ends with null, are null or point to whole fat binaries; so does `parts`.
+unsafe fn linked(whole: *const u8, parts: *const *const u8, sm: u32) -> Result<String> {
+    // SAFETY: by contract.
+    let own = unsafe { whole_container(whole) }?;
+    let entries = fatbin::entries(own).map_err(refuse)?;
+    if parts.is_null() || fatbin::best_ptx(&entries, sm).is_some() {
+        return from_container(own, sm);
+    }
+    let mut modules = Vec::new();
+    for index in 0.. {
+        // SAFETY: the list goes on until its null.
+        let part = unsafe { parts.add(index).read_unaligned() };
+        if part.is_null() {
+            break;
+        }
+        // SAFETY: by contract.
+        let entries = fatbin::entries(unsafe { whole_container(part) }?).map_err(refuse)?;
+        // The device's runtime is a part too, of machine code.
+        let Some(entry) = fatbin::best_ptx(&entries, sm) else {
+            continue;
+        };
+        let text = text(&entry.contents().map_err(refuse)?, sm)?;
+        modules.push(fermata_ptx::parse(&text).map_err(|error| {
+            log::tell(format!("PTX line {}: {}", error.line, error.message));
+            INVALID_PTX
+        })?);
+    }
+    if modules.is_empty() {
+        return from_container(own, sm);
+    }
+    fermata_ptx::link::link(&modules).map_err(|error| {
+        log::tell(format!("cannot link the parts of a program: {error}"));
+        INVALID_PTX
+    })
+}
+
 /// # Safety
 /// `bytes` is null or points to a whole fat binary.
 unsafe fn container(bytes: *const u8, sm: u32) -> Result<String> {
+    // SAFETY: by contract.
+    from_container(unsafe { whole_container(bytes) }?, sm)
+}
+
+/// # Safety
+/// `bytes` is null or points to a whole fat binary, which stays as it is for as long as the result is used.
+unsafe fn whole_container<'a>(bytes: *const u8) -> Result<&'a [u8]> {
     if bytes.is_null() {
         return Err(INVALID_IMAGE);
     }
@@ -57,7 +113,7 @@ unsafe fn container(bytes: *const u8, sm: u32) -> Result<String> {
     let header = unsafe { bytes.cast::<[u8; 16]>().read_unaligned() };
     let len = fatbin::container_len(&header).map_err(refuse)?;
     // SAFETY: the header gives the container's length.
-    from_container(unsafe { std::slice::from_raw_parts(bytes, len) }, sm)
+    Ok(unsafe { std::slice::from_raw_parts(bytes, len) })
 }
 
 /// The PTX in the contents of a file.
@@ -203,5 +259,62 @@ mod tests {
         // SAFETY: a short NUL-terminated text is a valid image.
         let short = unsafe { from_pointer(c"\x7f".as_ptr().cast(), 90) };
         assert_eq!(short, Err(INVALID_IMAGE));
+    }
+
+    /// A container with an entry for architecture 80, if there is a text.
+    fn container_of(text: Option<&str>) -> Vec<u8> {
+        let entry = text.map(|text| {
+            let mut entry = vec![0u8; 64];
+            entry[0] = 1;
+            entry[4] = 64;
+            entry[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
+            entry[0x1c] = 80;
+            entry.extend(text.bytes());
+            entry
+        });
+        let body = entry.unwrap_or_default();
+        let mut out = fatbin::MAGIC.to_le_bytes().to_vec();
+        out.extend([1, 0, 16, 0]);
+        out.extend((body.len() as u64).to_le_bytes());
+        out.extend(body);
+        out
+    }
+
+    #[repr(C)]
+    struct Wrapper {
+        magic: u32,
+        version: u32,
+        whole: *const u8,
+        parts: *const *const u8,
+    }
+
+    #[test]
+    fn the_parts_of_a_program_are_linked_when_its_whole_holds_no_ptx() {
+        let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+        let caller =
+            format!("{head}.extern .func helper();\n.visible .entry k() {{ call helper; ret; }}");
+        let callee = format!("{head}.visible .func helper() {{ ret; }}");
+        let parts = [Some(&*caller), None, Some(&*callee)].map(container_of);
+        let list = [
+            parts[0].as_ptr(),
+            parts[1].as_ptr(),
+            parts[2].as_ptr(),
+            std::ptr::null(),
+        ];
+        let whole = container_of(None);
+        let wrapper = Wrapper {
+            magic: fatbin::WRAPPER_MAGIC,
+            version: LINKED,
+            whole: whole.as_ptr(),
+            parts: list.as_ptr(),
+        };
+        // SAFETY: the wrapper, its list and all containers are whole.
+        let text = unsafe { from_pointer((&raw const wrapper).cast(), 90) }.unwrap();
+        let module = fermata_ptx::parse(&text).unwrap();
+        let bodies = module
+            .items
+            .iter()
+            .filter(|item| matches!(item, fermata_ptx::ast::Item::Function(f) if f.body.is_some()));
+        assert_eq!(bodies.count(), 2, "{text}");
     }
 }

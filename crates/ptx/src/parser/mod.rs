@@ -176,11 +176,15 @@ impl<'a> Parser<'a> {
         let mut module = Module {
             version: (0, 0),
             targets: Vec::new(),
-            address_size: 32,
+            address_size: 0,
             items: Vec::new(),
         };
         while self.peek() != Token::End {
             self.item(&mut module)?;
+        }
+        // Text older than the directive does not say; today's drivers take it for 64 bits.
+        if module.address_size == 0 {
+            module.address_size = if module.version < (2, 3) { 64 } else { 32 };
         }
         if module.version == (0, 0) {
             return Err(ParseError {

@@ -34,6 +34,14 @@ $L_0:
 "#;
 
 #[test]
+fn text_older_than_address_sizes_has_64_bits() {
+    let size = |head: &str| parse(head).unwrap().address_size;
+    assert_eq!(size(".version 1.4\n.target sm_10, map_f64_to_f32"), 64);
+    assert_eq!(size(".version 2.3\n.target sm_20"), 32);
+    assert_eq!(size(".version 2.2\n.target sm_20\n.address_size 32"), 32);
+}
+
+#[test]
 fn a_module_of_the_usual_shape() {
     let module = parse(SAMPLE).unwrap();
     assert_eq!(module.version, (9, 0));

@@ -1,6 +1,7 @@
 //! Texture and surface objects.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
 
@@ -8,7 +9,20 @@ use super::args::{In, Out};
 use super::init::driver;
 use crate::context;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
+use crate::objects::Context;
 use crate::view::{self, View};
+
+/// How long destroying an object waits for kernels that may use it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lets launched kernels get to their end: programs destroy a texture as soon as they have launched what reads it, and a
+/// GPU's copy of it stays good until it is needed for another. Kernels that wait for the program do not end; so there is a
+/// limit.
+fn let_readers_finish(context: &Context) {
+    let until = Instant::now() + PATIENCE;
+    let points = context.streams.lock().ends();
+    let _all = points.iter().all(|point| point.wait_until(Some(until)));
+}
 
 fn resolve(handle: u64, surface: bool) -> Result<Arc<View>> {
     let found = driver()?.views().get(handle);
@@ -44,7 +58,9 @@ api! {
     }
 
     fn cuTexObjectDestroy(handle: cu::CUtexObject) {
-        context::current()?;
+        let context = context::current()?;
+        resolve(handle, false)?;
+        let_readers_finish(&context);
         driver()?.views().remove(handle, false)
     }
 
@@ -77,7 +93,9 @@ api! {
     }
 
     fn cuSurfObjectDestroy(handle: cu::CUsurfObject) {
-        context::current()?;
+        let context = context::current()?;
+        resolve(handle, true)?;
+        let_readers_finish(&context);
         driver()?.views().remove(handle, true)
     }
 

@@ -13,7 +13,7 @@ use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::descriptor::{self, FUNCTIONS};
 use super::layout::Layout;
 use super::runtime::context::{DeviceThread, Stop};
-use super::runtime::grid::{EntryPoint, Grid, RESERVED_SHARED, Residents};
+use super::runtime::grid::{Child, EntryPoint, Grid, RESERVED_SHARED, Residents};
 use super::runtime::{pool, window};
 use super::translate::Unit;
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
@@ -217,11 +217,49 @@ impl LinkedModule {
         Ok(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut DeviceThread)>(code) })
     }
 
-    /// Runs the whole grid and returns when it has ended. The first launch of a kernel compiles it.
+    /// Runs the whole grid, and what its threads launch, and returns when all has ended. The first launch of a kernel
+    /// compiles it.
     ///
     /// # Errors
     /// The fault that stopped it; memory is left as it was at that moment.
     pub fn launch(&self, kernel: &str, launch: &Launch<'_>) -> Result<(), Fault> {
+        let mut waiting = in_reverse(self.launch_grid(kernel, launch)?);
+        while let Some(child) = waiting.pop() {
+            let unknown = || Fault::Illegal {
+                kernel: kernel.to_owned(),
+                what: "a launch by a kernel of what is no kernel".to_owned(),
+            };
+            let info = self.kernel_at(child.function).ok_or_else(unknown)?;
+            let nested = Launch {
+                grid: child.grid,
+                block: child.block,
+                dynamic_shared: child.shared,
+                params: &child.params,
+                cooperative: None,
+                host: launch.host.clone(),
+                ..*launch
+            };
+            let launched = self.launch_grid(&info.name, &nested)?;
+            waiting.extend(in_reverse(launched));
+        }
+        Ok(())
+    }
+
+    /// The kernel whose address this is.
+    fn kernel_at(&self, address: u64) -> Option<&KernelInfo> {
+        let distance = address.checked_sub(self.functions())?;
+        let index = usize::try_from(distance / descriptor::SIZE).ok()?;
+        let Item::Function(function) = self.ast.items.get(index)? else {
+            return None;
+        };
+        let (number, _) = self.kernels.get(&*function.name)?;
+        distance
+            .is_multiple_of(descriptor::SIZE)
+            .then(|| &self.layout.kernels[*number])
+    }
+
+    /// Runs one grid; what its threads have launched.
+    fn launch_grid(&self, kernel: &str, launch: &Launch<'_>) -> Result<Vec<Child>, Fault> {
         let fault = |stop| name_fault(kernel, launch, stop);
         let (info, entry) = self
             .entry(kernel)
@@ -243,6 +281,7 @@ impl LinkedModule {
                 "launched with impossible dimensions or parameters".to_owned(),
             )));
         }
+        let parameters = |address| Some(self.kernel_at(address)?.param_bytes);
         let grid = Grid {
             entry,
             grid: launch.grid,
@@ -261,13 +300,24 @@ impl LinkedModule {
             next: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             fault: Mutex::new(None),
+            parameters: &parameters,
+            launched: Mutex::new(Vec::new()),
         };
         pool::run(&grid, launch.cooperative.is_some());
         match grid.fault.into_inner() {
-            None => Ok(()),
+            None => Ok(grid.launched.into_inner()),
             Some(stop) => Err(fault(stop)),
         }
     }
+}
+
+/// Launches of one grid with the first at the end; those that wait for all others come before it.
+fn in_reverse(launched: Vec<Child>) -> Vec<Child> {
+    let (mut order, mut others): (Vec<_>, Vec<_>) = launched.into_iter().partition(|c| c.tail);
+    order.reverse();
+    others.reverse();
+    order.extend(others);
+    order
 }
 
 fn name_fault(kernel: &str, launch: &Launch<'_>, stop: Stop) -> Fault {

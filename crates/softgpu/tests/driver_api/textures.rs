@@ -1,10 +1,12 @@
 //! Texture and surface objects.
 
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{array, context, copy, texture};
+use fermata_softgpu::api::{array, context, copy, launch, texture};
 
 use crate::common::{Context, check, cuda};
 
@@ -118,6 +120,43 @@ fn a_kernel_writes_a_surface_and_reads_it_as_a_texture() {
     );
     check(cuda!(texture::cuTexObjectDestroy(read)));
     check(cuda!(texture::cuSurfObjectDestroy(written)));
+    check(cuda!(array::cuArrayDestroy(array)));
+}
+
+/// Holds its stream up, so that what follows has not begun when the program goes on.
+unsafe extern "C" fn linger(_: *mut c_void) {
+    std::thread::sleep(Duration::from_millis(200));
+}
+
+#[test]
+fn textures_may_be_destroyed_as_soon_as_what_reads_them_is_launched() {
+    let context = Context::new();
+    let array = array_of(&[0.0, 0.0, 0.0, 0.0, 10.0, 20.0, 30.0, 40.0]);
+    let resource = resource(array);
+    let (code, read) = make(&resource);
+    check(code);
+    let mut written = 0;
+    check(cuda!(texture::cuSurfObjectCreate(
+        Out::from(&mut written),
+        In::from(&resource)
+    )));
+    let out = context.upload(&[0f32; 4]);
+    let kernel = context.load(BOTH).function(c"both");
+    let params: [&[u8]; 3] = [
+        &written.to_ne_bytes(),
+        &read.to_ne_bytes(),
+        &out.to_ne_bytes(),
+    ];
+    check(cuda!(launch::cuLaunchHostFunc(
+        null_mut(),
+        Some(linger),
+        crate::common::out(null_mut())
+    )));
+    kernel.launch([1; 3], [4, 1, 1], 0, null_mut(), &params);
+    check(cuda!(texture::cuTexObjectDestroy(read)));
+    check(cuda!(texture::cuSurfObjectDestroy(written)));
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(context.download::<f32>(out, 4), [11.0, 21.0, 31.0, 41.0]);
     check(cuda!(array::cuArrayDestroy(array)));
 }
 

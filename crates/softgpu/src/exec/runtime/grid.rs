@@ -46,6 +46,27 @@ pub struct Grid<'l> {
     pub failed: AtomicBool,
     /// The first fault.
     pub fault: Mutex<Option<Stop>>,
+    /// Bytes of parameters of the kernel with an address, for kernels that launch kernels.
+    pub parameters: &'l (dyn Fn(u64) -> Option<usize> + Sync),
+    /// What its threads have launched, in order.
+    pub launched: Mutex<Vec<Child>>,
+}
+
+/// A kernel that a thread has launched; it runs when the grid of that thread has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// Address of the kernel.
+    pub function: u64,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads per block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub shared: u32,
+    /// Parameter block.
+    pub params: Vec<u8>,
+    /// It runs after all others, and what they launch.
+    pub tail: bool,
 }
 
 /// Shared memory behind a block's own that libraries of the toolkit use for their barriers; zero at

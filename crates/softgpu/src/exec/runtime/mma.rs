@@ -16,7 +16,6 @@
 //! Products are exact, their sum is rounded to 64 bits and then once to the type of D. A GPU's tensor cores cut off more
 //! where D has 32 or 16 bits, so last bits may differ.
 
-use super::context::DeviceThread;
 use super::half::{narrow, widen};
 use super::math::rounding;
 
@@ -277,22 +276,11 @@ impl Product {
 }
 
 /// The registers of each lane that takes part.
-type Lanes = [Option<[u8; BYTES]>; 32];
+pub type Lanes = [Option<[u8; BYTES]>; 32];
 
-/// Multiplies what the lanes have in `fragments` and leaves each its elements of D there.
-///
-/// # Safety
-/// The pointers are those of threads that do not run meanwhile.
-pub unsafe fn multiply(product: u64, threads: &[Option<*mut DeviceThread>; 32]) {
-    // SAFETY: by contract.
-    let mut lanes: Lanes = threads.map(|thread| thread.map(|t| unsafe { (*t).fragments.0 }));
-    Product::unpack(product).run(&mut lanes);
-    for (thread, fragments) in threads.iter().zip(lanes) {
-        if let (Some(thread), Some(fragments)) = (*thread, fragments) {
-            // SAFETY: by contract.
-            unsafe { (*thread).fragments.0 = fragments };
-        }
-    }
+/// Multiplies what the lanes bring; each takes its elements of D from the same place.
+pub fn multiply(product: u64, lanes: &mut Lanes) {
+    Product::unpack(product).run(lanes);
 }
 
 #[cfg(test)]

@@ -310,14 +310,7 @@ fn complete(
 ) {
     let lanes = lanes(meeting.arrived);
     if meeting.kind == kind::PRODUCT {
-        let thread = |lane: usize| {
-            let here = meeting.arrived >> lane & 1 == 1;
-            here.then(|| others.contexts[meeting.fibers[lane] as usize])
-        };
-        let product = meeting.values[meeting.arrived.trailing_zeros() as usize & 31];
-        // SAFETY: contexts are valid while the block runs; waiting fibers do not run now, and the running one is inside
-        // a helper that reads its answer afterwards.
-        unsafe { mma::multiply(product, &std::array::from_fn(thread)) };
+        multiply(meeting, others);
     }
     let common = common_answer(meeting, lanes.clone());
     for lane in lanes {
@@ -332,6 +325,25 @@ fn complete(
         }
         if running != Some(fiber) {
             others.ready.push_back(fiber);
+        }
+    }
+}
+
+/// Multiplies the matrices whose parts the lanes of a meeting have in their contexts.
+fn multiply(meeting: &Meeting, others: &Others<'_>) {
+    let context = |lane: usize| others.contexts[meeting.fibers[lane] as usize];
+    let mut parts: mma::Lanes = std::array::from_fn(|lane| {
+        let here = meeting.arrived >> lane & 1 == 1;
+        // SAFETY: contexts are valid while the block runs; waiting fibers do not run now, and the running one is inside
+        // a helper that reads its part afterwards.
+        here.then(|| unsafe { (*context(lane)).fragments.0 })
+    });
+    let product = meeting.values[meeting.arrived.trailing_zeros() as usize & 31];
+    mma::multiply(product, &mut parts);
+    for (lane, part) in parts.into_iter().enumerate() {
+        if let Some(part) = part {
+            // SAFETY: as above.
+            unsafe { (*context(lane)).fragments.0 = part };
         }
     }
 }

@@ -352,16 +352,12 @@ impl<'a> Translator<'a, '_> {
             "malloc" | "free" => Err(Refused::Missing(format!(
                 "`{name}`, memory that a kernel allocates,"
             ))),
-            // The runtime on the device, which launches kernels.
-            name if name.starts_with("cuda") => Err(Refused::Missing(format!(
-                "`{name}`, a kernel that launches kernels,"
-            ))),
-            _ => Err(Refused::Undefined(name.clone())),
+            _ => self.device_runtime(name, returns, params),
         }
     }
 
     /// The value of a call's parameter `index`.
-    fn parameter(&mut self, params: &[Operand], index: usize, ty: Type) -> Step<Value> {
+    pub(super) fn parameter(&mut self, params: &[Operand], index: usize, ty: Type) -> Step<Value> {
         let operand = params.get(index).ok_or(Refused::Unsupported)?;
         if let Operand::Name(name) = operand {
             let place = self.lookup(name)?;

@@ -136,6 +136,16 @@ impl<'a> Translator<'a, '_> {
         Ok(target)
     }
 
+    /// What a generic address points to.
+    pub(super) fn target_at(&self, address: Value) -> Target {
+        Target {
+            base: address,
+            offset: 0,
+            check: Check::Pointer,
+            private: false,
+        }
+    }
+
     /// The target `by` bytes further on.
     pub(super) fn moved(&mut self, target: Target, by: Value) -> Target {
         Target {

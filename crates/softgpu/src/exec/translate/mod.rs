@@ -20,6 +20,7 @@ mod mbarrier;
 mod memory;
 mod mma;
 mod modifiers;
+mod nested;
 mod operand;
 mod place;
 mod refused;

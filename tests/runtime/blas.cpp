@@ -143,6 +143,25 @@ static void vectors(void *handle) {
     expect(done == 0 && same(c.get(), wanted), "scal");
 }
 
+static void copies() {
+    const int m = 5, n = 4;
+    const auto a = numbers<float>(7 * n, 4);
+    Device<float> there(std::vector<float>(6 * n, 0.f));
+    std::vector<float> back(8 * n, 1.f), wanted(8 * n, 1.f), steps(3 * m, 2.f), row(3 * m, 2.f);
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++) wanted[8 * j + i] = a[7 * j + i];
+    int done = call("cublasSetMatrix", m, n, 4, (const void *)a.data(), 7, (void *)there.at, 6);
+    done |= call("cublasGetMatrix", m, n, 4, (const void *)there.at, 6, (void *)back.data(), 8);
+    expect(done == 0 && same(back, wanted), "matrices to the device and back");
+    for (int i = 0; i < m; i++) row[3 * i] = a[2 * i];
+    done = call("cublasSetVectorAsync", m, 4, (const void *)a.data(), 2, (void *)there.at, 1, (void *)nullptr);
+    done |= call("cublasGetVectorAsync", m, 4, (const void *)there.at, 1, (void *)steps.data(), 3, (void *)nullptr);
+    cudaDeviceSynchronize();
+    expect(done == 0 && same(steps, row), "vectors to the device and back");
+    done = call("cublasSetMatrix", m, n, 4, (const void *)a.data(), m - 1, (void *)there.at, 6);
+    expect(done == 7, "columns that overlap are refused");
+}
+
 static void described(void *handle) {
     const int m = 8, n = 5, k = 12;
     const auto a = numbers<float>(m * k, 7), b = numbers<float>(k * n, 8), bias = numbers<float>(m, 9);
@@ -232,6 +251,7 @@ int main() {
     products<__nv_bfloat16, __nv_bfloat16, float>(handle, "bf16", 14, 14, 68);
     products<__nv_bfloat16, float, float>(handle, "bf16 to f32", 14, 0, 68);
     vectors(handle);
+    copies();
     described(handle);
     captured(handle);
     Device<float> some(std::vector<float>(16));

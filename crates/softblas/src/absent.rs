@@ -1,4 +1,4 @@
-//! What programs link with and this library does not compute: other factorizations, complex numbers, copies. PyTorch cannot
+//! What programs link with and this library does not compute: other factorizations, complex numbers. PyTorch cannot
 //! be loaded without these symbols. They answer `CUBLAS_STATUS_NOT_SUPPORTED`.
 
 use crate::status::{NOT_SUPPORTED, blas};
@@ -23,10 +23,10 @@ absent! {
     cublasDnrm2_v2 cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2 cublasDrotmg_v2 cublasDswap_v2
     cublasDsymm_v2 cublasDsymv_v2 cublasDsyr2_v2 cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2
     cublasDtrmm_v2 cublasDtrmv_v2 cublasDtrsmBatched cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2
-    cublasDznrm2_v2 cublasGetMatrixAsync cublasGetVectorAsync cublasIcamax_v2 cublasIcamin_v2
+    cublasDznrm2_v2 cublasIcamax_v2 cublasIcamin_v2
     cublasIdamax_v2 cublasIdamin_v2 cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2
     cublasLtMatmulAlgoConfigGetAttribute cublasLtMatmulAlgoConfigSetAttribute cublasSasum_v2
-    cublasScasum_v2 cublasScnrm2_v2 cublasSetMatrixAsync cublasSetVectorAsync cublasSgelsBatched
+    cublasScasum_v2 cublasScnrm2_v2 cublasSgelsBatched
     cublasSgeqrfBatched cublasSger_v2 cublasSgetrfBatched cublasSgetrsBatched cublasSnrm2_v2
     cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2 cublasSswap_v2 cublasSsymm_v2
     cublasSsymv_v2 cublasSsyr2_v2 cublasSsyr2k_v2 cublasSsyr_v2 cublasSsyrk_v2 cublasStrmm_v2

@@ -47,6 +47,8 @@ functions! {
     allocate = b"cuMemAlloc_v2\0": fn(*mut cu::CUdeviceptr, usize);
     free = b"cuMemFree_v2\0": fn(cu::CUdeviceptr);
     download = b"cuMemcpyDtoHAsync_v2\0": fn(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
+    copy_all = b"cuMemcpy2D_v2\0": fn(*const cu::CUDA_MEMCPY2D);
+    copy_async = b"cuMemcpy2DAsync_v2\0": fn(*const cu::CUDA_MEMCPY2D, cu::CUstream);
     synchronize = b"cuStreamSynchronize\0": fn(cu::CUstream);
 }
 
@@ -208,5 +210,27 @@ impl Driver {
             done((self.download)(to, from, bytes, stream)) && done((self.synchronize)(stream))
         };
         if copied { Ok(()) } else { Err(MAPPING_ERROR) }
+    }
+
+    /// Copies rows; in a stream, or before this returns.
+    ///
+    /// # Errors
+    /// The copy, or work before it, failed.
+    ///
+    /// # Safety
+    /// The memory that `copy` names may be read and written, until the stream has come so far.
+    pub unsafe fn copy(&self, copy: &cu::CUDA_MEMCPY2D, stream: Option<cu::CUstream>) -> Result {
+        // SAFETY: the caller says so.
+        let copied = unsafe {
+            match stream {
+                Some(stream) => (self.copy_async)(copy, stream),
+                None => (self.copy_all)(copy),
+            }
+        };
+        if done(copied) {
+            Ok(())
+        } else {
+            Err(MAPPING_ERROR)
+        }
     }
 }

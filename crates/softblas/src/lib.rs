@@ -13,6 +13,7 @@
 //! and nothing unwinds out of it.
 
 mod absent;
+mod copies;
 mod driver;
 mod handle;
 mod kernels;

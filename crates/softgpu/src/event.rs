@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, NOT_READY, Result};
 use crate::handle::{self, Table, Tag};
+use crate::log;
 use crate::mark::Mark;
 
 /// An event.
@@ -121,6 +122,7 @@ impl Event {
             return Err(crate::error::INVALID_VALUE);
         }
         if flags & cu::CU_EVENT_INTERPROCESS != 0 {
+            log::tell("cannot make an event for other processes: it is not supported".to_owned());
             return Err(CuError(cu::CUDA_ERROR_NOT_SUPPORTED));
         }
         Ok(())

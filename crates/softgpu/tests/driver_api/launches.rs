@@ -34,6 +34,54 @@ again:
 }
 ";
 
+/// Three times, each thread counts and then sees, behind the runtime's barrier of the grid, that all have counted.
+const TOGETHER: &std::ffi::CStr = c"
+.version 8.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 r) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
+.visible .entry together(.param .u64 p)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %a<4>;
+    ld.param.u64 %a0, [p];
+    {
+    .param .b32 scope; .param .b64 handle;
+    st.param.b32 [scope], 1;
+    call (handle), cudaCGGetIntrinsicHandle, (scope);
+    ld.param.b64 %a1, [handle];
+    }
+    mov.u32 %r0, %nctaid.x;
+    mov.u32 %r1, %ntid.x;
+    mul.lo.u32 %r2, %r0, %r1;
+    mov.u32 %r3, 0;
+again:
+    add.u32 %r3, %r3, %r2;
+    red.global.add.u32 [%a0], 1;
+    {
+    .param .b64 q0; .param .b32 q1; .param .b32 code;
+    st.param.b64 [q0], %a1;
+    st.param.b32 [q1], 0;
+    call (code), cudaCGSynchronize, (q0, q1);
+    }
+    ld.relaxed.gpu.global.u32 %r4, [%a0];
+    setp.ne.u32 %p, %r4, %r3;
+    @%p trap;
+    {
+    .param .b64 s0; .param .b32 s1; .param .b32 end;
+    st.param.b64 [s0], %a1;
+    st.param.b32 [s1], 0;
+    call (end), cudaCGSynchronize, (s0, s1);
+    }
+    mul.lo.u32 %r5, %r2, 3;
+    setp.lt.u32 %p, %r3, %r5;
+    @%p bra again;
+    ret;
+}
+";
+
 fn cooperative(kernel: &Kernel, blocks: c_uint, threads: c_uint, word: u64) -> cu::CUresult {
     let params = [(&raw const word).cast_mut().cast()];
     cuda!(launch::cuLaunchCooperativeKernel(
@@ -48,6 +96,16 @@ fn cooperative(kernel: &Kernel, blocks: c_uint, threads: c_uint, word: u64) -> c
         null_mut(),
         In::from(&params[..]),
     ))
+}
+
+#[test]
+fn the_barrier_of_the_devices_runtime_holds_all_threads_of_a_grid() {
+    let context = Context::new();
+    let kernel = context.load(TOGETHER).function(c"together");
+    let word = context.upload(&[0u32]);
+    check(cooperative(&kernel, 12, 40, word));
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(context.download::<u32>(word, 1), [3 * 12 * 40]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Kernels that launch kernels: what the device's runtime does for them.
+//! Kernels that launch kernels, and grids whose threads wait for one another: what the device's runtime does for them.
 //!
 //! A launch is two calls. The first gives memory for the parameters, which the kernel fills; the second launches:
 //!
@@ -9,7 +9,9 @@
 //! The grid keeps what its threads launch, and it runs when the grid has ended, in order. That is an order that a GPU
 //! may choose too: since CUDA 12 no kernel can wait for one that it has launched.
 
-use super::context::{DeviceThread, Stop};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::context::{DeviceThread, Pause, Stop};
 use super::grid::Child;
 use super::helpers::block;
 
@@ -112,4 +114,43 @@ pub unsafe extern "C" fn launch(context: *mut DeviceThread, params: u64, stream:
     }
     launched.push(child);
     0
+}
+
+/// The part of a barrier of a whole grid in which one thread of each block waits for those of the others. It uses the words
+/// of the launch as the toolkit's own barrier does: the upper bit of the second turns when all have come.
+///
+/// # Safety
+/// Called by compiled code with its own context.
+pub unsafe extern "C" fn meet(context: *mut DeviceThread) {
+    // SAFETY: by contract; the copies are of what does not change while the thread runs.
+    let (tid, workspace, blocks, index) = unsafe {
+        let thread = &*context;
+        (thread.tid, thread.workspace, thread.nctaid, thread.ctaid)
+    };
+    if tid != [0; 3] {
+        return;
+    }
+    let [high, low] = workspace.map(u64::from);
+    let address = high << 32 | low;
+    if address == 0 {
+        let why = "a barrier of a whole grid that was not launched cooperatively";
+        // SAFETY: by contract.
+        unsafe { (*context).stop(Stop::Illegal(why.to_owned())) };
+    }
+    // SAFETY: the driver gives every cooperative launch two words that stay until it has ended.
+    let word = unsafe { &*((address + 4) as *const AtomicU32) };
+    let others = blocks.iter().product::<u32>() - 1;
+    let first = index == [0; 3];
+    let step = if first { 0x8000_0000 - others } else { 1 };
+    let before = word.fetch_add(step, Ordering::AcqRel);
+    while (before ^ word.load(Ordering::Acquire)) & 0x8000_0000 == 0 {
+        // SAFETY: by contract; the reference to the block ends before the fiber pauses.
+        unsafe {
+            if let Some(why) = block(context).grid().interrupted() {
+                (*context).stop(why);
+            }
+            (*context).polls = 1;
+            (*context).pause(Pause::Yielded);
+        }
+    }
 }

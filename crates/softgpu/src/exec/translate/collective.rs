@@ -84,6 +84,13 @@ impl<'a> Translator<'a, '_> {
         self.result(i, 0, value, false)
     }
 
+    /// All threads of the block wait for one another.
+    pub(super) fn block_barrier(&mut self) -> Step {
+        let zero = self.b.ins().iconst(types::I32, 0);
+        self.at_barrier(zero, zero, mode::SYNC, None)?;
+        Ok(())
+    }
+
     fn at_barrier(
         &mut self,
         id: Value,

@@ -18,6 +18,15 @@ impl Translator<'_, '_> {
         returns: &[Operand],
         params: &[Operand],
     ) -> Step {
+        match &**name {
+            // The one handle there is: that of the grid.
+            "cudaCGGetIntrinsicHandle" => {
+                let handle = self.b.ins().iconst(types::I64, 1);
+                return self.give(Some(handle), returns);
+            }
+            "cudaCGSynchronize" => return self.grid_barrier(returns),
+            _ => {}
+        }
         let Some(word) = name.strip_prefix(PREFIX) else {
             return self.not_of_the_runtime(name);
         };
@@ -62,6 +71,15 @@ impl Translator<'_, '_> {
             _ => return self.not_of_the_runtime(name),
         };
         self.give(result, returns)
+    }
+
+    /// All threads of all blocks wait for one another: those of each block, then one of each block, then those again.
+    fn grid_barrier(&mut self, returns: &[Operand]) -> Step {
+        self.block_barrier()?;
+        self.call_helper(nested::meet as *const () as usize, &[], None);
+        self.block_barrier()?;
+        let done = self.b.ins().iconst(types::I64, 0);
+        self.give(Some(done), returns)
     }
 
     fn not_of_the_runtime(&self, name: &Name) -> Step {

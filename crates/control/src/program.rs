@@ -16,6 +16,7 @@
 //! | `fermata 1`, token, `ready` | `done` |
 //! | `fermata 1`, token, `checkpoint ID MODE`, name of the image or nothing | as `status` |
 //! | `fermata 1`, token, `status ID` | `taking`; `taken`, folder; `failed`, message, hint; `unknown` |
+//! | `fermata 1`, token, `room DEVICE BYTES FREE` (the library's, when there is no device memory; FREE may be `-`) | `done` when a session of less priority was paused for it, else `refused` |
 //! | anything | `refused`, why |
 //!
 //! A peer's bytes are hostile: a question has a limit, and what does not fit is refused.
@@ -61,6 +62,15 @@ pub enum About {
         /// As above.
         id: String,
     },
+    /// Pause a session of less priority: there is no device memory.
+    Room {
+        /// Number of the device among those of the process's worker.
+        device: u32,
+        /// Bytes that are wanted.
+        bytes: u64,
+        /// Bytes of it that are free, if that is known.
+        free: Option<u64>,
+    },
 }
 
 /// What a program is answered.
@@ -98,7 +108,34 @@ pub enum Answer {
     },
 }
 
+/// Whether an answer is that it is done.
+pub fn is_done(answer: &[u8]) -> bool {
+    answer == Answer::Done.encode().as_bytes()
+}
+
 impl Question {
+    /// As it travels.
+    pub fn encode(&self) -> String {
+        let about = match &self.about {
+            About::Session => "session".to_owned(),
+            About::Ready => "ready".to_owned(),
+            About::Checkpoint { id, mode, name } => {
+                let name = name.as_deref().unwrap_or("");
+                format!("checkpoint {id} {}\n{name}", mode.name())
+            }
+            About::Status { id } => format!("status {id}"),
+            About::Room {
+                device,
+                bytes,
+                free,
+            } => {
+                let free = free.map_or_else(|| "-".to_owned(), |it| it.to_string());
+                format!("room {device} {bytes} {free}")
+            }
+        };
+        format!("{HEAD}\n{}\n{about}\n", self.token)
+    }
+
     /// Reads a question.
     ///
     /// # Errors
@@ -122,6 +159,14 @@ impl Question {
             Some("status") => About::Status {
                 id: id(words.next())?,
             },
+            Some("room") => About::Room {
+                device: number(words.next())?,
+                bytes: number(words.next())?,
+                free: match words.next() {
+                    Some("-") => None,
+                    word => Some(number(word)?),
+                },
+            },
             _ => return Err("there is no such question"),
         };
         match words.next() {
@@ -129,6 +174,11 @@ impl Question {
             Some(_) => Err("the question has more words than it may have"),
         }
     }
+}
+
+fn number<T: std::str::FromStr>(word: Option<&str>) -> Result<T, &'static str> {
+    let number = word.and_then(|it| it.parse().ok());
+    number.ok_or("the question lacks a number")
 }
 
 fn id(word: Option<&str>) -> Result<String, &'static str> {
@@ -197,6 +247,19 @@ mod tests {
             read("fermata 1\nt\nstatus a1\n"),
             Ok(About::Status { id: id() })
         );
+        for free in [None, Some(3)] {
+            let question = Question {
+                token: "t".to_owned(),
+                about: About::Room {
+                    device: 1,
+                    bytes: 2,
+                    free,
+                },
+            };
+            let back = Question::parse(question.encode().as_bytes());
+            assert_eq!(back, Ok(question));
+        }
+        assert!(is_done(Answer::Done.encode().as_bytes()) && !is_done(b"refused\n"));
     }
 
     #[test]
@@ -211,6 +274,8 @@ mod tests {
             "fermata 1\nt\ncheckpoint a\n",
             "fermata 1\nt\ncheckpoint a fast\n",
             "fermata 1\nt\nkill a\n",
+            "fermata 1\nt\nroom 0 1\n",
+            "fermata 1\nt\nroom 0 x -\n",
         ] {
             assert!(Question::parse(text.as_bytes()).is_err(), "{text:?}");
         }

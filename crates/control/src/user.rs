@@ -154,6 +154,9 @@ pub struct Run {
     /// File mode creation mask of the program.
     #[serde(default)]
     pub umask: Option<u32>,
+    /// Sessions of more priority get device memory from those of less.
+    #[serde(default)]
+    pub priority: i32,
 }
 
 /// An image to take.
@@ -221,6 +224,9 @@ pub struct Restore {
     /// before by themselves.
     #[serde(default)]
     pub leased: bool,
+    /// As [`Run::priority`]; none for that of the session at its checkpoint.
+    #[serde(default)]
+    pub priority: Option<i32>,
 }
 
 /// A socket at which a program listens.
@@ -360,6 +366,12 @@ pub struct Session {
     /// Whether `fermata kill` has ended it.
     #[serde(default)]
     pub killed: bool,
+    /// Its priority.
+    #[serde(default)]
+    pub priority: i32,
+    /// The session that it was paused for, if its user has not paused it: it is resumed when there is memory again.
+    #[serde(default)]
+    pub paused_for: Option<String>,
 }
 
 /// A process of a session that uses CUDA.

@@ -418,6 +418,9 @@ pub struct Totals {
     /// Bytes by device that other processes of the session have allocated and this one uses, in an answer to Describe.
     #[serde(default)]
     pub fetched: Vec<u64>,
+    /// Bytes by device that no process uses, as far as the worker has a context there, in an answer to Describe.
+    #[serde(default)]
+    pub free: Vec<Option<u64>>,
     /// Bytes of pinned, registered and managed memory.
     pub host_bytes: u64,
     /// Streams, events, modules, graphs alive.

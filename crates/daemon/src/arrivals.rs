@@ -15,6 +15,7 @@ use crate::attach::{INITIALIZATION_ERROR, adopt, offer, share, welcome};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, from_control};
+use crate::priority::{self, Gpu, Need};
 use crate::proc::ProcessId;
 use crate::returning;
 use crate::session::{Inner, Session};
@@ -186,8 +187,14 @@ fn first(
     session: &Arc<Session>,
     arrival: Arrival,
 ) -> std::result::Result<(), (Link, Failure)> {
-    let prepared = Driver::find(session.device, &daemon.paths.home)
-        .and_then(|driver| daemon.pool.take(&driver, &session.variables));
+    let prepared = Driver::find(session.device, &daemon.paths.home).and_then(|driver| {
+        let need = || {
+            let gpu = Gpu::of(driver.soft, &session.variables)?;
+            Some(Need::to_start(&session.name, session.priority, gpu, 0))
+        };
+        let start = || daemon.pool.take(&driver, &session.variables);
+        priority::retried(daemon, need, start)
+    });
     let worker = match prepared {
         Ok(worker) => worker,
         Err(failure) => return Err((arrival.link, failure)),

@@ -21,6 +21,7 @@ use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::kerndat::Kerndat;
 use crate::monitor::Monitors;
 use crate::pool::{self, Pool};
+use crate::priorities::Priorities;
 use crate::removal::remove_folder;
 use crate::session::{self, Plan, Session, output, same_token};
 use crate::tier::MemoryTier;
@@ -47,6 +48,8 @@ pub struct Daemon {
     pub log: PathBuf,
     /// What tells of the machine's GPUs.
     pub monitors: Monitors,
+    /// Who pauses and resumes sessions for the sake of others.
+    pub priorities: Priorities,
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
@@ -74,6 +77,7 @@ impl Daemon {
             cache,
             log,
             monitors,
+            priorities: Priorities::from_env(),
             executable,
             sessions: Mutex::default(),
             kernel: OnceLock::new(),
@@ -446,6 +450,7 @@ pub(crate) mod scene {
             variables: worker::Variables::new(),
             image: None,
             own_network: false,
+            priority: 0,
             state: SessionState::Running,
         }
     }

@@ -34,6 +34,12 @@ pub fn next_step(kind: FailureKind, log: &Path) -> String {
     step.to_owned()
 }
 
+/// Whether a device had no memory for it: all drivers name that alike.
+pub fn lacks_memory(failure: &Failure) -> bool {
+    let told = |text| failure.message.contains(text);
+    told("out of memory") || told("OUT_OF_MEMORY")
+}
+
 /// Adds to failures.
 pub trait Hint {
     /// The same with the next step for the user.

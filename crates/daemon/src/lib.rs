@@ -57,6 +57,8 @@ mod persist;
 mod phases;
 mod pool;
 mod preflight;
+mod priorities;
+mod priority;
 pub mod proc;
 mod program;
 mod progress;

@@ -54,7 +54,7 @@ fn of(session: &Arc<Session>) -> SessionMemory {
 }
 
 /// None if the worker is busy, or serves nobody.
-fn described(worker: &Worker) -> Option<Totals> {
+pub fn described(worker: &Worker) -> Option<Totals> {
     let pending = worker.try_begin(&ToWorker::Describe)?;
     let told: Result<FromWorker> = pending.and_then(|it| it.finish(DESCRIBE_TIME, &mut |_, _| {}));
     match told {

@@ -10,6 +10,7 @@ use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
 use crate::paused_data::Entry;
+use crate::priorities::Yielded;
 use crate::proc::ProcessId;
 use crate::session::MemberMeta;
 
@@ -58,9 +59,15 @@ pub struct SessionMeta {
     /// Whether it has a network of its own.
     #[serde(default)]
     pub own_network: bool,
+    /// Its priority.
+    #[serde(default)]
+    pub priority: i32,
     /// What a pause has put aside, or is about to.
     #[serde(default)]
     pub entry: Option<Entry>,
+    /// Whom it was paused for.
+    #[serde(default)]
+    pub yielded: Option<Yielded>,
     /// Why its program is being started again from that image, if it is.
     #[serde(default)]
     pub again: Option<String>,

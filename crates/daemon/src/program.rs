@@ -16,7 +16,8 @@ use tracing::warn;
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
 use crate::letters::{self, Letter};
-use crate::session::Session;
+use crate::priority::{self, Gpu, Need};
+use crate::session::{Member, Session};
 
 /// How many checkpoints are known to whom they were asked for; the oldest are forgotten.
 const KNOWN: usize = 256;
@@ -114,8 +115,58 @@ fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Answer {
             }
             asked.find(&session, &id).unwrap_or(Answer::Unknown)
         }
+        About::Room {
+            device,
+            bytes,
+            free,
+        } => match room(daemon, &session, letter.process, (device, bytes, free)) {
+            Ok(()) => Answer::Done,
+            Err(why) => refused(&why),
+        },
         About::Status { id } => asked.find(&session, &id).unwrap_or(Answer::Unknown),
     }
+}
+
+/// Has a session of less priority paused for one that lacks device memory.
+fn room(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    process: u32,
+    (device, bytes, free): (u32, u64, Option<u64>),
+) -> Result<(), String> {
+    let (uuid, soft) = {
+        let inner = session.lock();
+        let of_process = |it: &&Member| it.process.pid == process;
+        let member = inner.members.iter().find(of_process);
+        let worker = member.or(inner.members.first());
+        let worker = worker.and_then(|it| it.worker.as_ref());
+        let worker = worker.ok_or("the process has no worker")?;
+        let found = worker.devices.get(device as usize);
+        let uuid = found.map(|it| it.uuid.clone()).ok_or("no such device")?;
+        (uuid, worker.driver.soft)
+    };
+    let gpu = Gpu::of(soft, &session.variables).ok_or("its device is its own")?;
+    let need = Need {
+        name: session.name.clone(),
+        priority: session.priority,
+        gpu,
+        device: Some(uuid),
+        bytes,
+        // One that is not known may be enough.
+        free: free.unwrap_or(bytes),
+    };
+    let made = priority::make(daemon, &need);
+    made.inspect_err(|it| {
+        // Where no session has less priority, it is as if there were none.
+        let others = daemon.sessions();
+        if others
+            .iter()
+            .any(|it| it.live() && it.priority < session.priority)
+        {
+            warn!(session = %session.name, "{}", it.message);
+        }
+    })
+    .map_err(|it| it.message)
 }
 
 fn refused(why: &str) -> Answer {

@@ -34,6 +34,8 @@ pub struct Record {
     pub others: Vec<AgentRecord>,
     /// Whether it ran on softgpu.
     pub soft: Option<bool>,
+    /// Its priority.
+    pub priority: i32,
     /// Variables of its worker.
     pub variables: BTreeMap<String, Text>,
     /// Whether its worker had our kernels before the program's modules; a restore's worker does the same.
@@ -148,6 +150,7 @@ mod tests {
                 kernels_first: false,
             }],
             soft: Some(true),
+            priority: -7,
             variables: [("A".to_owned(), "b".into())].into(),
             kernels_first: true,
             connections: Some(2),

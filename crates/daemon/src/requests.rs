@@ -1,12 +1,16 @@
 //! Serving users: one connection, one request at a time.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::user::{FromDaemon, Progress, Request, Text, Verb};
+use fermata_control::user::{
+    DeviceChoice, FromDaemon, Progress, Request, Restore, Resume, Text, Verb,
+};
 use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};
+use fermata_store::image::Image;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use tracing::warn;
@@ -14,15 +18,19 @@ use tracing::warn;
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
 use crate::doctor;
-use crate::failure::{Hint, Result, fail, next_step};
+use crate::driver::Driver;
+use crate::failure::{Hint, OrFail, Result, fail, next_step};
 use crate::input;
 use crate::listening;
 use crate::memory;
 use crate::pause::{pause, resume};
 use crate::pool::spare_workers;
+use crate::priority::{self, Gpu, Need};
+use crate::record::Record;
 use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
+use crate::worker::{Variables, variables_of};
 
 /// A connection with a user's tool.
 pub type User = Connection<Request, FromDaemon>;
@@ -145,10 +153,30 @@ fn answer(
         }
         Verb::Restore(request) => {
             let pipe = fds.into_iter().find(|fd| input::pipe_of(fd).is_some());
-            restore(daemon, &request, pipe, &mut progress).map(FromDaemon::Restored)
+            let need = || {
+                let image = resolve(daemon, &request.image).ok()?;
+                starting(daemon, &request, &image)
+            };
+            if daemon.sessions().iter().any(|it| it.live())
+                && let Some((need, variables)) = need()
+            {
+                priority::ahead(daemon, &need, &variables);
+            }
+            let need = || need().map(|it| it.0);
+            let restored = priority::retried(daemon, need, || {
+                let pipe = pipe.as_ref().map(OwnedFd::try_clone).transpose();
+                let pipe = pipe.or_fail(FailureKind::Host, || "cannot pass input on".into())?;
+                restore(daemon, &request, pipe, &mut progress)
+            });
+            restored.map(FromDaemon::Restored)
         }
         Verb::Pause(request) => pause(daemon, &request, &mut progress).map(FromDaemon::Paused),
-        Verb::Resume(request) => resume(daemon, &request, &mut progress).map(FromDaemon::Resumed),
+        Verb::Resume(request) => {
+            let need = || resuming(daemon, &request);
+            let resumed =
+                priority::retried(daemon, need, || resume(daemon, &request, &mut progress));
+            resumed.map(FromDaemon::Resumed)
+        }
         Verb::Warm { image } => warm(daemon, &image, &mut |done, total| {
             progress("cache", done, total);
         }),
@@ -160,6 +188,35 @@ fn answer(
         Verb::Status => Ok(FromDaemon::Status(daemon.status())),
         Verb::Shutdown { force } => shutdown(daemon, force),
     }
+}
+
+/// What a session from an image lacks that cannot start.
+fn starting(daemon: &Daemon, request: &Restore, image: &Path) -> Option<(Need, Variables)> {
+    let image = Image::open(image).ok()?;
+    let record = Record::load(image.manifest()).ok()?;
+    let choice = match (request.device, record.soft) {
+        (DeviceChoice::Auto, Some(true)) => DeviceChoice::Soft,
+        (choice, _) => choice,
+    };
+    let driver = Driver::find(choice, &daemon.paths.home).ok()?;
+    let variables = variables_of(record.variables);
+    let gpu = Gpu::of(driver.soft, &variables)?;
+    let name = request.name.as_deref().unwrap_or(&image.manifest().session);
+    let priority = request.priority.unwrap_or(record.priority);
+    // How it is spread over several devices is not known here.
+    let bytes = match image.manifest().devices.len() {
+        1 => image.manifest().totals.device_bytes,
+        _ => 0,
+    };
+    Some((Need::to_start(name, priority, gpu, bytes), variables))
+}
+
+/// What a paused session lacks that cannot be resumed.
+fn resuming(daemon: &Daemon, request: &Resume) -> Option<Need> {
+    let session = daemon.session_or_pid(&request.session).ok()?;
+    let gpu = Gpu::of_session(daemon, &session)?;
+    let bytes = session.lock().paused()?.data.device_bytes;
+    Some(Need::to_start(&session.name, session.priority, gpu, bytes))
 }
 
 fn warm(daemon: &Daemon, image: &Text, report: &mut dyn FnMut(u64, u64)) -> Result<FromDaemon> {

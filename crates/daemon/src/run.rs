@@ -76,6 +76,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         variables,
         image: None,
         own_network: false,
+        priority: request.priority,
         state: SessionState::Running,
     })?;
     match start(daemon, &session, request, &path, &argv, env, stdin) {

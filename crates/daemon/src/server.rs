@@ -20,6 +20,7 @@ use crate::log_limit;
 use crate::metrics;
 use crate::nvml;
 use crate::parallel::breathe;
+use crate::priority;
 use crate::program;
 use crate::requests;
 use crate::returning;
@@ -75,6 +76,7 @@ pub fn serve() -> anyhow::Result<()> {
     program::serve(&daemon)?;
     metrics::serve(&daemon)?;
     log_limit::limit(&daemon);
+    priority::keep(&daemon).context("cannot start a thread")?;
     accept(agents, "agents", {
         let daemon = daemon.clone();
         move |socket| {

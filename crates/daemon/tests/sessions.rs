@@ -98,6 +98,7 @@ impl Daemon {
             name: Some(name.into()),
             device: DeviceChoice::Soft,
             umask: Some(0o027),
+            priority: 0,
         }))
     }
 

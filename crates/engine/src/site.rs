@@ -1,5 +1,6 @@
 //! A session where it runs: its objects as data, and the same objects in the driver.
 
+use fermata_device::ContextHandle;
 use fermata_state::Session;
 
 use crate::Live;
@@ -10,6 +11,27 @@ pub struct Site {
     pub session: Session,
     /// Objects in the driver.
     pub live: Live,
+}
+
+impl Site {
+    /// Bytes by device that no process uses; none where the session has no context. `home` is a context of the first device.
+    pub fn free(&mut self, home: Option<ContextHandle>) -> Vec<Option<u64>> {
+        let live = &mut self.live;
+        let count = live.driver.device_count();
+        let free = |index: u32| {
+            let entered = match (live.enter_device(index), home) {
+                (Ok(_), _) => true,
+                (Err(_), Some(home)) if index == 0 => {
+                    live.forget_current();
+                    live.driver.set_current(home).is_ok()
+                }
+                (Err(_), _) => false,
+            };
+            let info = entered.then(|| live.driver.memory_info().ok()).flatten();
+            info.map(|it| it.0)
+        };
+        (0..count).map(free).collect()
+    }
 }
 
 /// Totals of a session, of a save or of a load.
@@ -23,6 +45,8 @@ pub struct Summary {
     pub memory: Vec<u64>,
     /// Bytes by device of memory that belongs to other processes.
     pub fetched: Vec<u64>,
+    /// Bytes by device that are free, where that was asked for.
+    pub free: Vec<Option<u64>>,
     /// Operations that wait for their turn.
     pub queued: u64,
     /// Bytes of shared host memory.

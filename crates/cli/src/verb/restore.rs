@@ -38,6 +38,9 @@ pub struct Args {
     /// Which device the program gets; the kind it had if absent.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
+    /// Priority, that of the session at its checkpoint if absent: one that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
+    priority: Option<i32>,
     /// How many sessions to start; more than one are detached.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: u32,
@@ -90,6 +93,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         trust_owner: args.trust_owner,
         own_network: args.own_network,
         leased: false,
+        priority: args.priority,
     });
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;

@@ -35,6 +35,9 @@ pub struct Args {
     /// Name of the session; made from the program's if absent.
     #[arg(long)]
     name: Option<String>,
+    /// Priority: a session that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
+    priority: i32,
     /// Return as soon as the program runs, and print the session's name. Its standard input is empty, or a file.
     #[arg(long, short)]
     detach: bool,
@@ -51,7 +54,12 @@ pub struct Args {
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     check_name(args.name.as_deref())?;
-    let verb = request(args.command, args.name, args.device, Vec::new())?;
+    let verb = request(
+        args.command,
+        args.name,
+        (args.device, args.priority),
+        Vec::new(),
+    )?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, !args.detach, printer)?;
@@ -77,7 +85,7 @@ pub fn attended(
     variables: Vec<(OsString, OsString)>,
     printer: &Printer,
 ) -> Result<u8, Failure> {
-    let verb = request(command, None, device, variables)?;
+    let verb = request(command, None, (device, 0), variables)?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, true, printer)?;
@@ -85,14 +93,14 @@ pub fn attended(
     attend::status(&ended, printer)
 }
 
-/// The request that starts a program with this process's environment and `variables`.
+/// The request that starts a program with this process's environment and `variables`, on a device and with a priority.
 ///
 /// # Errors
 /// There is no such program, or it cannot be executed.
 pub fn request(
     command: Vec<OsString>,
     name: Option<String>,
-    device: Device,
+    (device, priority): (Device, i32),
     variables: Vec<(OsString, OsString)>,
 ) -> Result<Verb, Failure> {
     check_program(&command[0])?;
@@ -107,6 +115,7 @@ pub fn request(
         name,
         device: device.into(),
         umask: own_umask(),
+        priority,
     }))
 }
 

@@ -141,6 +141,8 @@ impl Place {
             failure: None,
             ready: false,
             killed: false,
+            priority: 0,
+            paused_for: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::args::Out;
 use crate::frame::entry::driver_api;
 use crate::link;
 use crate::link::fault;
+use crate::link::room::with_room;
 use crate::object::context::current;
 use crate::object::mirror::{Block, Kind};
 use crate::object::session::session;
@@ -106,13 +107,13 @@ fn alloc(size: usize) -> crate::result::Result<u64> {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
     let size = size as u64;
-    let address = link::ask(
-        &Op::MemAlloc {
-            context: context.handle,
-            size,
-        },
-        link::number,
-    )?;
+    let device = session.devices.get(context.device)?.index;
+    let op = Op::MemAlloc {
+        context: context.handle,
+        size,
+    };
+    let allocate = || link::ask(&op, link::number);
+    let address = with_room(Some(context.handle), (device, size), allocate)?;
     session
         .memory
         .insert(Block::new(address, size, Kind::Device, &context));
@@ -136,7 +137,10 @@ fn alloc_async(size: usize, stream: sys::CUstream) -> crate::result::Result<u64>
     }
     let stream = session.streams.resolve(stream)?;
     let size = size as u64;
-    let address = link::ask(&Op::MemAllocAsync { stream, size }, link::number)?;
+    let device = session.devices.get(context.device)?.index;
+    let op = Op::MemAllocAsync { stream, size };
+    let allocate = || link::ask(&op, link::number);
+    let address = with_room(Some(context.handle), (device, size), allocate)?;
     session
         .memory
         .insert(Block::new(address, size, Kind::Pool, &context));

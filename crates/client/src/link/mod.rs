@@ -9,6 +9,7 @@ pub mod fault;
 pub mod hello;
 pub mod image;
 pub mod mapped;
+pub mod room;
 pub mod source;
 pub mod wake;
 

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::handles::{self, Table};
 use crate::link;
+use crate::link::room::with_room;
 use crate::object::devices::Devices;
 use crate::object::mirror::{Block, Kind, Mirror, fresh_id};
 use crate::object::shared;
@@ -63,15 +64,13 @@ impl PhysicalMemory {
         }
         let device = devices.get(prop.location.id)?.index;
         let memory = handles::fresh();
-        link::ask(
-            &Op::MemCreate {
-                memory,
-                device,
-                size,
-                flags: 0,
-            },
-            link::nothing,
-        )?;
+        let op = Op::MemCreate {
+            memory,
+            device,
+            size,
+            flags: 0,
+        };
+        with_room(None, (device, size), || link::ask(&op, link::nothing))?;
         let (handle_types, holders) = (prop.requestedHandleTypes, Mutex::new(1));
         let made = Physical {
             size,

@@ -136,6 +136,29 @@ fn wait_outside(record: &Record) {
     }
 }
 
+/// Runs `wait` as if the calling thread, which is inside one of our functions, were outside: a stop parks it where it is. `wait`
+/// touches nothing that a stop must find whole. None if the thread is inside of more than one.
+pub fn step_outside<T>(wait: impl FnOnce() -> T) -> Option<T> {
+    let record = KNOWN.get()?;
+    let is_stopper = STOPPER.load(Ordering::Relaxed) == gettid();
+    if is_stopper || record.depth.load(Ordering::Relaxed) != 1 {
+        return None;
+    }
+    record.depth.store(0, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if is_closed() {
+        // The one who stops the threads may wait for this one.
+        park();
+    }
+    let result = wait();
+    record.depth.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    while is_closed() {
+        outside(record, park);
+    }
+    Some(result)
+}
+
 fn outside(record: &Record, act: fn()) {
     record.depth.store(0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);

@@ -169,6 +169,20 @@ pub const SETTINGS: &[Setting] = &[
         "3600",
     ),
     setting(
+        "FERMATA_PRIORITY_WAIT",
+        Daemon,
+        Count(86_400),
+        "seconds for which an allocation waits until sessions of less priority are paused for it",
+        "60",
+    ),
+    setting(
+        "FERMATA_PRIORITY_REST",
+        Daemon,
+        Count(86_400),
+        "seconds for which a session that was resumed is not paused for another one, and one that was paused so is not resumed",
+        "10",
+    ),
+    setting(
         "FERMATA_HOST_AHEAD",
         Daemon,
         Count(1),

@@ -254,6 +254,7 @@ impl Taking<'_> {
             input: input.filter(open).map(|pipe| pipe as u32),
             soft: first.map(|worker| worker.driver.soft),
             kernels_first: first.is_some_and(|worker| worker.kernels_first),
+            priority: self.session.priority,
             variables: texts(&self.session.variables),
         }
     }

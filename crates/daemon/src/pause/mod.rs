@@ -32,7 +32,7 @@ use crate::progress::Report;
 use crate::turn::{ATTEMPTS, Turn};
 
 use crate::daemon::{Daemon, check_running};
-use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::failure::{Failure, Hint, OrFail, Result, fail, lacks_memory};
 use crate::paused_data::Entry;
 use crate::phases::Phases;
 use crate::session::{Served, Session};
@@ -51,6 +51,9 @@ pub fn pause(
     report: &mut Report<'_>,
 ) -> Result<user::Paused> {
     let session = daemon.session_or_pid(&request.session)?;
+    if let Some(paused) = keep_paused(&session, request) {
+        return Ok(paused);
+    }
     refuse_paused(&session)?;
     on_demand::settle(&session)?;
     let _turn = Turn::take(&session)?;
@@ -85,6 +88,24 @@ pub fn pause(
 
 fn arrivals(session: &Session) -> u64 {
     session.arrivals.load(Ordering::Relaxed)
+}
+
+/// A session that is paused for another one stays paused from now on, until its user resumes it.
+fn keep_paused(session: &Session, request: &user::Pause) -> Option<user::Paused> {
+    let data = {
+        let mut inner = session.lock();
+        let data = inner.paused().map(|it| it.data.clone())?;
+        let yielded = request.to.is_none() && inner.yielded.take().is_some();
+        yielded.then_some(data)?
+    };
+    session.save();
+    Some(user::Paused {
+        session: session.name.clone(),
+        data,
+        seconds: 0.0,
+        phases: Vec::new(),
+        waited: None,
+    })
 }
 
 fn refuse_paused(session: &Session) -> Result<()> {
@@ -266,9 +287,7 @@ fn stays_paused(session: &Session, failure: Failure) -> Failure {
         "session `{}` stays paused: {}",
         session.name, failure.message
     );
-    let hint = match failure.message.contains("out of memory")
-        || failure.message.contains("OUT_OF_MEMORY")
-    {
+    let hint = match lacks_memory(&failure) {
         true => "free memory of the device (`nvidia-smi` shows who has it), or pause another session; then try again"
             .to_owned(),
         false => failure.hint,

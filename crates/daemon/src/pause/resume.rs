@@ -10,7 +10,7 @@
 //! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::user::{self, DeviceChoice, SessionState};
 use fermata_control::wait;
@@ -79,6 +79,13 @@ pub fn resume(
         phases: Phases::start(),
     };
     back.all(report)?;
+    {
+        let mut inner = session.lock();
+        (inner.yielded, inner.resume_again) = (None, None);
+        inner.resumed_at = Some(Instant::now());
+    }
+    session.save();
+    daemon.priorities.tell();
     let coming = session.lock().is_coming();
     let (seconds, phases) = (back.phases.seconds(), back.phases.list());
     watch(daemon, &session);

@@ -123,6 +123,15 @@ impl Pool {
         ready.map(|it| Arc::clone(&it.worker)).collect()
     }
 
+    /// The waiting workers that were started with these variables.
+    pub fn workers_with(&self, soft: bool, variables: &Variables) -> Vec<Arc<Worker>> {
+        let shelf = self.shelf.lock();
+        let kinds = shelf.kinds().iter();
+        let same = kinds.filter(|it| it.key.driver.soft == soft && it.key.variables == *variables);
+        let ready = same.flat_map(|it| &it.ready);
+        ready.map(|it| Arc::clone(&it.worker)).collect()
+    }
+
     /// Ends all waiting workers, for good.
     pub fn close(&self) {
         let workers = self.shelf.lock().close();

@@ -65,6 +65,7 @@ pub(crate) struct Source {
     check: LoadCheck,
     ignore_places: bool,
     pub(super) own_network: bool,
+    pub(super) priority: i32,
 }
 
 impl Source {
@@ -114,6 +115,7 @@ impl Source {
         if let Some(file) = changed.first().filter(|_| !request.ignore_changed_files) {
             return Err(changed_failure(file));
         }
+        let priority = record.priority;
         Ok(Self {
             daemon: Arc::clone(daemon),
             image,
@@ -129,6 +131,7 @@ impl Source {
             check: request.check,
             ignore_places: request.ignore_places,
             own_network: request.own_network,
+            priority: request.priority.unwrap_or(priority),
         })
     }
 
@@ -155,6 +158,7 @@ impl Source {
             trust_owner: true,
             own_network: session.own_network,
             leased: false,
+            priority: Some(session.priority),
         };
         Self::open(daemon, &request, None)
     }

@@ -136,6 +136,7 @@ fn start(
             variables,
             image: Some(source.image.dir().into()),
             own_network: source.own_network,
+            priority: source.priority,
             state: SessionState::Restoring,
         })?;
     let _busy = session.busy.lock();

@@ -41,6 +41,11 @@ impl Session {
             failure: inner.failure.clone(),
             ready: inner.ready,
             killed: inner.killed,
+            priority: self.priority,
+            paused_for: inner
+                .paused()
+                .and(inner.yielded.as_ref())
+                .map(|it| it.to.clone()),
         }
     }
 

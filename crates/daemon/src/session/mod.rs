@@ -47,6 +47,7 @@ use crate::agent::Agent;
 use crate::failure::{Failure, OrFail, Result};
 use crate::pages::Pages;
 use crate::paused_data::Entry;
+use crate::priorities::Yielded;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
@@ -71,6 +72,8 @@ pub struct Session {
     pub image: Option<PathBuf>,
     /// Whether it has a network of its own.
     pub own_network: bool,
+    /// Those of more priority get device memory from those of less.
+    pub priority: i32,
     /// Held by checkpoint, attachment and restore.
     pub busy: Mutex<()>,
     /// Whether what holds `busy` is a checkpoint.
@@ -140,6 +143,14 @@ pub struct Inner {
     pub behind: Option<Behind>,
     /// Where its GPU data is, or goes, from before a pause until all of it is back.
     pub entry: Option<Entry>,
+    /// Whom it was paused for, if not for its user.
+    pub yielded: Option<Yielded>,
+    /// When it has yielded, to this daemon's knowledge.
+    pub yielded_at: Option<Instant>,
+    /// When it was resumed last, by this daemon.
+    pub resumed_at: Option<Instant>,
+    /// When it is tried again to resume it, and the pause before that.
+    pub resume_again: Option<(Instant, Duration)>,
     /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
     pub again: Option<String>,
     pub former: Option<ProcessId>,
@@ -191,6 +202,8 @@ pub struct Plan {
     pub image: Option<PathBuf>,
     /// Whether it has a network of its own.
     pub own_network: bool,
+    /// See [`Session::priority`].
+    pub priority: i32,
     /// `Running` or `Restoring`.
     pub state: SessionState,
 }
@@ -225,6 +238,7 @@ impl Session {
             variables: plan.variables,
             image: plan.image,
             own_network: plan.own_network,
+            priority: plan.priority,
             busy: Mutex::new(()),
             checkpointing: AtomicBool::new(false),
             arrivals: AtomicU64::new(0),
@@ -482,6 +496,10 @@ impl Inner {
             phases: Vec::new(),
             behind: None,
             entry: None,
+            yielded: None,
+            yielded_at: None,
+            resumed_at: None,
+            resume_again: None,
             again: None,
             former: None,
             failure: None,

@@ -43,6 +43,7 @@ impl Session {
         inner.input = meta.input;
         inner.members = members;
         inner.entry = meta.entry;
+        inner.yielded = meta.yielded;
         inner.loading = meta.loading.into_iter().filter(ProcessId::alive).collect();
         inner.note = match (alive, meta.state) {
             (Some(_), _) if inner.state == SessionState::Orphaned => {
@@ -61,6 +62,7 @@ impl Session {
             variables: variables_of(meta.variables),
             image: meta.image,
             own_network: meta.own_network,
+            priority: meta.priority,
             state: inner.state,
         };
         let session = Self::assemble(plan, meta.started, inner);
@@ -104,7 +106,9 @@ impl Session {
             devices: inner.devices.clone(),
             image: self.image.clone(),
             own_network: self.own_network,
+            priority: self.priority,
             entry: inner.entry.clone(),
+            yielded: inner.yielded.clone(),
             again: inner.again.clone(),
             input: inner.input,
             note: inner.note.clone(),

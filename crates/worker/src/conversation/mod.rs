@@ -322,20 +322,27 @@ impl Worker {
     }
 
     fn describe(&mut self) -> Result<FromWorker, Failure> {
-        if let Some(site) = &self.site {
-            return Ok(FromWorker::Description(
-                self.totals(Summary::of(&site.session)),
-            ));
+        let home = self.home;
+        if let Some(site) = &mut self.site {
+            let summary = described(site, home);
+            return Ok(FromWorker::Description(self.totals(summary)));
         }
         let Some(serving) = &self.serving else {
             return Err(failure(FailureKind::Internal, "there is no session", ""));
         };
-        let summary = on_server(serving, |server| Summary::of(&server.site.session))?;
+        let summary = on_server(serving, move |server| described(&mut server.site, home))?;
         Ok(FromWorker::Description(self.totals(summary)))
     }
 
     fn totals(&self, summary: Summary) -> Totals {
         totals(self.names.clone(), summary, &Account::default())
+    }
+}
+
+fn described(site: &mut Site, home: Option<ContextHandle>) -> Summary {
+    Summary {
+        free: site.free(home),
+        ..Summary::of(&site.session)
     }
 }
 
@@ -346,6 +353,7 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
         queued: summary.queued,
         memory: summary.memory,
         fetched: summary.fetched,
+        free: summary.free,
         host_bytes: summary.host_bytes,
         objects: summary.objects,
         chunks: summary.chunks,

@@ -80,7 +80,12 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let session = format!("function-{}", args.name);
     let base = format!("{}-function", args.name);
     let name = image::next_name(&place::images(), &base)?;
-    let verb = run::request(args.command, Some(session.clone()), args.device, Vec::new())?;
+    let verb = run::request(
+        args.command,
+        Some(session.clone()),
+        (args.device, 0),
+        Vec::new(),
+    )?;
     let mut signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     run::start(&daemon, verb, false, printer)?;

@@ -34,6 +34,8 @@ pub struct Instances {
     pub listens: Endpoint,
     /// Which device they get.
     pub device: DeviceChoice,
+    /// Their priority; none for that of the program when the image was taken.
+    pub priority: Option<i32>,
     /// Tells the user.
     pub printer: Printer,
 }
@@ -64,6 +66,7 @@ impl Instances {
             trust_owner: false,
             own_network: true,
             leased: true,
+            priority: self.priority,
         });
         let daemon = Daemon::reach(&self.printer)?;
         let silent = Printer::new(false, true);

@@ -57,6 +57,9 @@ pub struct Args {
     /// The largest request.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::parse_bytes)]
     body: u64,
+    /// Priority of the instances: one that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
+    priority: Option<i32>,
     /// Which device the instances get; the kind that the program had if absent.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
@@ -105,6 +108,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         image: record.image,
         listens: record.listens,
         device: args.device.into(),
+        priority: args.priority,
         printer: printer.clone(),
     };
     let stop = Stop::default();

@@ -287,6 +287,7 @@ impl Guard {
             trust_owner: false,
             own_network: false,
             leased: false,
+            priority: None,
         });
         let until = Instant::now() + LOCK_TIME;
         loop {

@@ -3,8 +3,7 @@
 mod pool;
 
 use fermata_control::user::{
-    Arrival, ArrivalStand, DeviceMemory, FromDaemon, PausedData, Session, SessionMemory,
-    SessionState, Verb,
+    Arrival, ArrivalStand, DeviceMemory, FromDaemon, Session, SessionMemory, SessionState, Verb,
 };
 use fermata_report::table::Table;
 use fermata_report::units;
@@ -55,9 +54,18 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.document(&json!({ "sessions": sessions }))?;
         return Ok(0);
     }
-    let mut table = Table::new(&["NAME", "STATE", "PID", "DEVICE", "AGE", "COMMAND"]);
+    let mut heads = vec!["NAME", "STATE", "PID", "DEVICE", "AGE", "COMMAND"];
+    let prioritised = sessions.iter().any(|it| it.priority != 0);
+    if prioritised {
+        heads.insert(2, "PRIORITY");
+    }
+    let mut table = Table::new(&heads);
     for s in &sessions {
-        table.row(cells(s));
+        let mut row = Vec::from(cells(s));
+        if prioritised {
+            row.insert(2, s.priority.to_string());
+        }
+        table.row(row);
     }
     printer.data(&table.render())?;
     Ok(0)
@@ -112,22 +120,26 @@ fn running(arrival: Option<&Arrival>) -> String {
     }
 }
 
-fn paused(data: Option<&PausedData>) -> String {
-    let Some(data) = data else {
-        return "paused".to_owned();
+fn paused(session: &Session) -> String {
+    let state = match &session.paused_for {
+        Some(other) => format!("paused for {other}"),
+        None => "paused".to_owned(),
+    };
+    let Some(data) = &session.paused else {
+        return state;
     };
     let place = match data.in_memory {
         true => "in memory",
         false => "on disk",
     };
-    format!("paused, {} {place}", units::bytes(data.device_bytes))
+    format!("{state}, {} {place}", units::bytes(data.device_bytes))
 }
 
 fn cells(s: &Session) -> [String; 6] {
     let state = match (s.state, s.exit_status) {
         (SessionState::Exited, Some(status)) => format!("exited {status}"),
         (SessionState::Running, None) => running(s.arrival.as_ref()),
-        (SessionState::Paused, None) => paused(s.paused.as_ref()),
+        (SessionState::Paused, None) => paused(s),
         (state, _) => format!("{state:?}").to_lowercase(),
     };
     let device = match (s.soft, s.devices.as_slice()) {

@@ -1,12 +1,14 @@
 //! The driver's own checkpoint of this process: device memory goes to host memory and back.
 //!
 //! ```text
-//!   running ──lock──► locked ──checkpoint──► checkpointed
-//!      ▲                │ ▲                       │
-//!      └────unlock──────┘ └──────restore──────────┘
+//!   running ──lock──► locked ──checkpoint──► checkpointed ──┐
+//!      ▲                │ ▲                       │         │ a restore that cannot end
+//!      └────unlock──────┘ └──────restore──────────┘         ▼
+//!                                                         failed
 //! ```
 //!
-//! From locked on, calls of the API wait until the process is unlocked.
+//! From locked on, calls of the API wait until the process is unlocked; those of one that has failed wait for ever. Other
+//! processes ask for all of this through `remote`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,9 +16,11 @@ use std::time::{Duration, Instant};
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex};
 
+use crate::device;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, NOT_SUPPORTED, Result};
 use crate::memory::Saved;
+use crate::remote::page;
 
 /// Where the process stands.
 #[derive(Debug)]
@@ -24,6 +28,24 @@ enum State {
     Running,
     Locked,
     Checkpointed(Vec<Saved>),
+    Failed,
+}
+
+impl State {
+    fn number(&self) -> cu::CUprocessState {
+        match self {
+            Self::Running => cu::CU_PROCESS_STATE_RUNNING,
+            Self::Locked => cu::CU_PROCESS_STATE_LOCKED,
+            Self::Checkpointed(_) => cu::CU_PROCESS_STATE_CHECKPOINTED,
+            Self::Failed => cu::CU_PROCESS_STATE_FAILED,
+        }
+    }
+
+    /// The process is in this state from now on, as other processes can see.
+    fn enter(&mut self, state: Self) {
+        page::show(state.number());
+        *self = state;
+    }
 }
 
 static STATE: Mutex<State> = Mutex::new(State::Running);
@@ -80,11 +102,7 @@ fn illegal_state() -> CuError {
 
 /// `CU_PROCESS_STATE_*`
 pub fn state() -> cu::CUprocessState {
-    match *STATE.lock() {
-        State::Running => cu::CU_PROCESS_STATE_RUNNING,
-        State::Locked => cu::CU_PROCESS_STATE_LOCKED,
-        State::Checkpointed(_) => cu::CU_PROCESS_STATE_CHECKPOINTED,
-    }
+    STATE.lock().number()
 }
 
 /// Waits until no call is in progress and everything submitted has ended; false if that is not so by `until`. The process
@@ -157,7 +175,7 @@ pub fn lock(driver: &Driver, timeout: Option<Duration>) -> Result {
         CHANGED.notify_all();
         return Err(CuError(cu::CUDA_ERROR_NOT_READY));
     }
-    *state = State::Locked;
+    state.enter(State::Locked);
     Ok(())
 }
 
@@ -173,21 +191,32 @@ pub fn checkpoint(driver: &Driver) -> Result {
     if driver.memory.has_managed() || driver.memory.is_shared() {
         return Err(NOT_SUPPORTED);
     }
-    *state = State::Checkpointed(driver.memory.evict()?);
+    let saved = driver.memory.evict()?;
+    state.enter(State::Checkpointed(saved));
     Ok(())
 }
 
-/// Moves device memory back to where it was.
+/// Moves device memory back to where it was. `pairs` are UUIDs of devices: those that the process has had, each with that
+/// of the device that takes its place; none for the same devices.
 ///
 /// # Errors
-/// The process is not checkpointed, or there is no memory.
-pub fn restore(driver: &Driver) -> Result {
+/// The process is not checkpointed, or `pairs` are not all its devices and as many others: it stays as it is. Or there is
+/// no memory: it has failed for good.
+pub fn restore(driver: &Driver, pairs: &[([u8; 16], [u8; 16])]) -> Result {
     let mut state = STATE.lock();
     let State::Checkpointed(saved) = &*state else {
         return Err(illegal_state());
     };
-    driver.memory.bring_back(saved)?;
-    *state = State::Locked;
+    let places = device::exchanged(&driver.devices, pairs)?;
+    if let Err(error) = driver.memory.bring_back(saved) {
+        // A part may be back, and another not.
+        state.enter(State::Failed);
+        return Err(error);
+    }
+    for (device, place) in driver.devices.iter().zip(places) {
+        device.move_to(place);
+    }
+    state.enter(State::Locked);
     Ok(())
 }
 
@@ -200,7 +229,7 @@ pub fn unlock() -> Result {
     if !matches!(*state, State::Locked) {
         return Err(illegal_state());
     }
-    *state = State::Running;
+    state.enter(State::Running);
     SHUT.store(false, Ordering::SeqCst);
     CHANGED.notify_all();
     Ok(())

@@ -1,13 +1,13 @@
 //! A device: its identity, its memory account, its faults.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
 use crate::account::Account;
-use crate::error::{CuError, OUT_OF_MEMORY, Result};
+use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
 use crate::settings::Settings;
 
 /// One software GPU.
@@ -19,6 +19,8 @@ pub struct Device {
     pub settings: Arc<Settings>,
     /// Its memory pools.
     pub pools: Mutex<DevicePools>,
+    /// Which of the machine's devices it is: another than its number once the process was restored onto others.
+    place: AtomicI32,
     used: AtomicU64,
     /// Where the device is shared with other processes.
     account: OnceLock<Option<Account>>,
@@ -69,6 +71,7 @@ impl Device {
             ordinal,
             settings,
             pools: Mutex::default(),
+            place: AtomicI32::new(ordinal),
             used: AtomicU64::new(0),
             account: OnceLock::new(),
             allocations: AtomicU64::new(0),
@@ -79,16 +82,23 @@ impl Device {
         })
     }
 
-    /// Its UUID: the same in every process, different for every ordinal.
+    /// Its UUID: the same in every process, different for every device of the machine.
     pub fn uuid(&self) -> [u8; 16] {
-        let mut uuid = *b"fermata-softgpu\0";
-        uuid[15] = self.ordinal as u8;
-        uuid
+        uuid_of(self.place())
     }
 
     /// Its address on the PCI bus as programs see it.
     pub fn pci_bus_id(&self) -> String {
-        format!("0000:{:02X}:00.0", self.ordinal + 1)
+        format!("0000:{:02X}:00.0", self.place() + 1)
+    }
+
+    /// Has it be the device of the machine with this number.
+    pub fn move_to(&self, place: i32) {
+        self.place.store(place, Ordering::Relaxed);
+    }
+
+    fn place(&self) -> i32 {
+        self.place.load(Ordering::Relaxed)
     }
 
     /// Counts `bytes` against its memory.
@@ -194,9 +204,62 @@ impl Device {
     }
 }
 
+/// The UUID of the machine's device number `place`.
+fn uuid_of(place: i32) -> [u8; 16] {
+    let mut uuid = *b"fermata-softgpu\0";
+    uuid[15] = place as u8;
+    uuid
+}
+
+/// Which devices of the machine `devices` are to be, where each UUID in `pairs` is exchanged for its second one; the same as
+/// before where there are no pairs.
+///
+/// # Errors
+/// A device is missing in `pairs`, or what it is to be is none of the machine's, or two would be one.
+pub fn exchanged(devices: &[Arc<Device>], pairs: &[([u8; 16], [u8; 16])]) -> Result<Vec<i32>> {
+    if pairs.is_empty() {
+        return Ok(devices.iter().map(|it| it.place()).collect());
+    }
+    let new = |device: &Arc<Device>| {
+        let (_, new) = pairs.iter().find(|(old, _)| *old == device.uuid())?;
+        (0..devices.len() as i32).find(|place| uuid_of(*place) == *new)
+    };
+    let places: Option<Vec<i32>> = devices.iter().map(new).collect();
+    let places = places.ok_or(INVALID_VALUE)?;
+    let once = |it: &i32| places.iter().filter(|other| *other == it).count() == 1;
+    match places.iter().all(once) {
+        true => Ok(places),
+        false => Err(INVALID_VALUE),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_exchanged_all_at_once_or_not_at_all() {
+        let settings = Arc::new(Settings::default());
+        let devices = [0, 1].map(|ordinal| Device::new(ordinal, Arc::clone(&settings)));
+        let [one, other] = [0, 1].map(uuid_of);
+        assert_eq!(exchanged(&devices, &[]), Ok(vec![0, 1]));
+        let swapped = exchanged(&devices, &[(one, other), (other, one)]).unwrap();
+        assert_eq!(swapped, [1, 0]);
+        for wrong in [
+            &[(one, one)][..],
+            &[(one, other), (other, other)],
+            &[(one, uuid_of(2)), (other, one)],
+        ] {
+            assert_eq!(exchanged(&devices, wrong), Err(INVALID_VALUE), "{wrong:?}");
+        }
+        devices
+            .iter()
+            .zip(swapped)
+            .for_each(|(it, to)| it.move_to(to));
+        assert_eq!(devices[0].uuid(), other);
+        assert_eq!(devices[0].pci_bus_id(), "0000:02:00.0");
+        assert_eq!(exchanged(&devices, &[]), Ok(vec![1, 0]));
+    }
 
     fn device(settings: Settings) -> Arc<Device> {
         Device::new(0, Arc::new(settings))

@@ -44,6 +44,7 @@ mod occupancy;
 mod pool;
 mod primary;
 mod reference;
+mod remote;
 pub mod settings;
 mod stream;
 mod view;

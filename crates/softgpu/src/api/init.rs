@@ -7,6 +7,7 @@ use fermata_abi::sys::driver as cu;
 use super::args::Out;
 use crate::driver;
 use crate::error::{INVALID_VALUE, Result};
+use crate::remote::helper;
 
 /// The CUDA version this driver is of.
 pub const VERSION: c_int = cu::CUDA_VERSION as c_int;
@@ -16,7 +17,9 @@ api! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        driver::init()
+        driver::init()?;
+        helper::start();
+        Ok(())
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {

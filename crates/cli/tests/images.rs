@@ -104,7 +104,7 @@ fn a_newer_image_is_status_13() {
     write_image(&place, "heat-1", &[]);
     let path = place.images().join("heat-1/manifest.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let text = text.replace("\"schema_version\": 1", "\"schema_version\": 3");
+    let text = text.replace("\"schema_version\": 1", "\"schema_version\": 4");
     std::fs::write(
         path.with_file_name("manifest.b3"),
         format!("{}\n", blake3(&text)),
@@ -113,7 +113,7 @@ fn a_newer_image_is_status_13() {
     std::fs::write(&path, text).unwrap();
     let done = place.call(&["images", "inspect", "heat-1"]);
     assert_eq!(done.status, 13);
-    assert!(done.stderr.contains("format version 3"), "{}", done.stderr);
+    assert!(done.stderr.contains("format version 4"), "{}", done.stderr);
 }
 
 fn blake3(text: &str) -> String {

@@ -14,6 +14,7 @@
 pub mod agent;
 mod credentials;
 mod error;
+pub mod foreign;
 mod frame;
 pub mod letter;
 mod memory;

@@ -162,7 +162,7 @@ pub struct Run {
 /// An image to take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// A session's name, or a process id inside a session.
+    /// A session's name, or a process id: inside a session, or of a program that Fermata has not started.
     pub session: String,
     /// The image's folder: a path if it contains a slash, else a name in the daemon's folder of
     /// images; none for SESSION-1, SESSION-2, ...
@@ -465,6 +465,9 @@ pub struct Checkpointed {
     /// What the device had to end before the program could be stopped, if that took long; the program ran on meanwhile.
     #[serde(default)]
     pub waited: Option<Waited>,
+    /// The process, if Fermata has not started it: it was copied by the driver's own interface.
+    #[serde(default)]
+    pub foreign: Option<u32>,
 }
 
 /// Work that a checkpoint has waited for.

@@ -57,6 +57,17 @@ const FREEZE_SECONDS: u32 = 30;
 /// Deleted files up to this size are kept in images.
 const GHOST_BYTES: u32 = 256 << 20;
 
+/// How a program comes back.
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
+    /// Its memory comes on demand.
+    pub lazy: bool,
+    /// Its TCP connections are whole; else they come back closed.
+    pub connected: bool,
+    /// It was of the session of a shell that is not in the image.
+    pub shell_job: bool,
+}
+
 /// The CRIU of this installation.
 #[derive(Debug, Clone)]
 pub struct Criu {
@@ -173,23 +184,23 @@ impl Criu {
     }
 
     /// Asks the CRIU behind `channel` to restore from `dir`; `inherit` replaces files of the image by
-    /// descriptors of that CRIU. Without `connected` TCP connections come back closed. Returns the root's process id as its namespace has it.
+    /// descriptors of that CRIU. Returns the root's process id as its namespace has it.
     ///
     /// # Errors
     /// `Host` with CRIU's reason.
     pub fn restore(
         channel: &OwnedFd,
         dir: &Path,
-        lazy: bool,
-        connected: bool,
+        how: Way,
         inherit: Vec<InheritFd>,
     ) -> Result<u32> {
         let options = CriuOpts {
             rst_sibling: Some(true),
             inherit_fd: inherit,
-            lazy_pages: Some(lazy),
-            tcp_established: Some(connected),
-            tcp_close: Some(!connected),
+            lazy_pages: Some(how.lazy),
+            tcp_established: Some(how.connected),
+            tcp_close: Some(!how.connected),
+            shell_job: how.shell_job.then_some(true),
             log_file: Some(RESTORE_LOG.into()),
             ..options(dir)
         };

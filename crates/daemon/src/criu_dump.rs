@@ -27,6 +27,17 @@ const START_TIME: Duration = Duration::from_secs(60);
 const BEFORE: &str = "pre-dump";
 const BEHIND: &str = "post-dump";
 
+/// What is special about a dump.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dump {
+    /// Connections that the program has not accepted yet are left out; else they are an error.
+    pub tcp_close: bool,
+    /// Memory that is tracked is left out.
+    pub filtered: bool,
+    /// The program may be of the session of the shell that has started it.
+    pub shell_job: bool,
+}
+
 /// A dump under way.
 #[derive(Debug)]
 pub struct Dumping {
@@ -43,24 +54,21 @@ impl Criu {
     /// # Errors
     /// CRIU cannot be started, or why it could not dump the tree; that runs on then, too.
     pub fn dump(&self, pid: u32, dir: &Path, tcp_close: bool) -> Result<()> {
-        let dumping = Dumping::begin(self, pid, dir, tcp_close, false)?;
+        let how = Dump {
+            tcp_close,
+            ..Dump::default()
+        };
+        let dumping = Dumping::begin(self, pid, dir, how)?;
         dumping.go(&mut || Ok(())).map(drop)
     }
 }
 
 impl Dumping {
-    /// Has CRIU make ready to dump the tree whose root is process `pid` into `dir`, with both ends of its TCP connections;
-    /// connections that it has not accepted yet will be an error, unless `tcp_close`. `filtered`: tracked memory is left out.
+    /// Has CRIU make ready to dump the tree whose root is process `pid` into `dir`, with both ends of its TCP connections.
     ///
     /// # Errors
     /// CRIU cannot be started, or the process has ended.
-    pub fn begin(
-        criu: &Criu,
-        pid: u32,
-        dir: &Path,
-        tcp_close: bool,
-        filtered: bool,
-    ) -> Result<Self> {
+    pub fn begin(criu: &Criu, pid: u32, dir: &Path, how: Dump) -> Result<Self> {
         let (ours, theirs) = criu::channel()?;
         let inner = proc::inner_pid(pid).ok_or_else(|| ended(pid))?;
         let foreign = match proc::foreign_namespaces(pid) {
@@ -70,13 +78,14 @@ impl Dumping {
             })?,
         };
         let target = ProcessId::of(pid).ok_or_else(|| ended(pid))?;
-        let child = criu.start(foreign, theirs, filtered)?;
+        let child = criu.start(foreign, theirs, how.filtered)?;
         let options = CriuOpts {
             pid: i32::try_from(inner).ok(),
             leave_running: Some(true),
             notify_scripts: Some(true),
             tcp_established: Some(true),
-            tcp_skip_in_flight: tcp_close.then_some(true),
+            tcp_skip_in_flight: how.tcp_close.then_some(true),
+            shell_job: how.shell_job.then_some(true),
             log_file: Some(DUMP_LOG.into()),
             ..criu::options(dir)
         };

@@ -25,6 +25,9 @@ pub struct CriuOpts {
     /// Keep TCP connections.
     #[prost(bool, optional, tag = "5")]
     pub tcp_established: ::core::option::Option<bool>,
+    /// The leader of the tree's session may be outside of it, as that of a program started from a shell is.
+    #[prost(bool, optional, tag = "7")]
+    pub shell_job: ::core::option::Option<bool>,
     #[prost(bool, optional, tag = "8")]
     pub file_locks: ::core::option::Option<bool>,
     /// 0 to 4.

@@ -184,8 +184,7 @@ impl Daemon {
             .find(|s| s.live() && s.contains(pid))
             .ok_or_else(|| {
                 let message = format!("process {pid} belongs to no session");
-                fail(FailureKind::NotFound, message)
-                    .hint("only programs started with `fermata run` can be checkpointed")
+                fail(FailureKind::NotFound, message).hint("`fermata ps` lists the sessions")
             })
     }
 
@@ -451,6 +450,7 @@ pub(crate) mod scene {
             image: None,
             own_network: false,
             priority: 0,
+            foreign: false,
             state: SessionState::Running,
         }
     }

@@ -64,9 +64,11 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
     }];
     let processes = session.processes();
     let root = processes.root;
-    let obstacles = root
+    let mut obstacles = root
         .map(|root| preflight::obstacles(root.pid, &processes))
         .unwrap_or_default();
+    // The driver closes those of a program that holds the GPU itself.
+    obstacles.retain(|it| !(it.gpu && session.foreign));
     if obstacles.is_empty() && root.is_some() {
         checks.push(check(
             "descriptors",

@@ -39,6 +39,8 @@ pub struct Job {
     pub lazy: bool,
     /// Whether the program gets a network of its own.
     pub own_network: bool,
+    /// Whether process 1 leads a session, which becomes the program's.
+    pub shell_job: bool,
     /// The program's process id in the image.
     pub root: u32,
     /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the

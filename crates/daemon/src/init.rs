@@ -115,6 +115,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
         &mut command,
         Extra {
             own_network: job.own_network,
+            setsid: job.shell_job,
             ..Extra::fds(fds)
         },
     );

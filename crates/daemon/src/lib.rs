@@ -29,6 +29,7 @@ mod driver;
 pub mod failure;
 mod folder_removal;
 mod folders;
+mod foreign;
 mod gpu_files;
 mod gpu_memory;
 mod helper_modes;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 
-use crate::criu::{self, Criu};
+use crate::criu::{self, Criu, Way};
 use crate::criu_environment;
 use crate::criu_files::ChangedFile;
 use crate::criu_rpc::InheritFd;
@@ -53,6 +53,8 @@ pub struct HostImage<'a> {
     pub own_network: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
     pub connected: bool,
+    /// Whether the program was of the session of a shell that is not in the image: then it is of process 1's.
+    pub shell_job: bool,
     /// A pipe in place of the one with this number.
     pub input: Option<(u32, &'a OwnedFd)>,
     /// File that gets the status of the program.
@@ -88,6 +90,7 @@ impl Namespace {
             dir: image.work.clone(),
             lazy: image.lazy,
             own_network: image.own_network,
+            shell_job: image.shell_job,
             root: image.root,
             log: image.log.clone(),
             replaced: image.replaced.clone(),
@@ -251,7 +254,12 @@ fn bring_up(
         let key = format!("pipe:[{pipe}]").into_bytes();
         inherit.push(InheritFd { key, fd });
     }
-    let restored = Criu::restore(socket, &image.work, image.lazy, image.connected, inherit);
+    let how = Way {
+        lazy: image.lazy,
+        connected: image.connected,
+        shell_job: image.shell_job,
+    };
+    let restored = Criu::restore(socket, &image.work, how, inherit);
     if restored.is_err()
         && let Some(reason) = pages.failure(WORDS_TIME)
     {

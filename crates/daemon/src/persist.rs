@@ -62,6 +62,9 @@ pub struct SessionMeta {
     /// Its priority.
     #[serde(default)]
     pub priority: i32,
+    /// Whether it holds the GPU itself.
+    #[serde(default)]
+    pub foreign: bool,
     /// What a pause has put aside, or is about to.
     #[serde(default)]
     pub entry: Option<Entry>,

@@ -26,6 +26,8 @@ pub struct Obstacle {
     pub hint: String,
     /// Whether it is a connection, which `--tcp-close` leaves out.
     pub connection: bool,
+    /// Whether it is a GPU device, which the driver's own checkpoint closes.
+    pub gpu: bool,
 }
 
 impl Obstacle {
@@ -54,6 +56,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
         what: holds(it.holder.pid, it.holder.descriptor, &it.what),
         hint: it.hint.to_owned(),
         connection: true,
+        gpu: false,
     }));
     // What the library in the program has open to these, it closes before the program is dumped.
     let ours: Vec<u32> = processes
@@ -70,6 +73,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
                 what: holds(it.holder.pid, it.holder.descriptor, &it.what),
                 hint: it.hint.to_owned(),
                 connection: false,
+                gpu: false,
             }),
     );
     found
@@ -84,6 +88,7 @@ fn stopped(pid: u32) -> Option<Obstacle> {
         hint: "let it go on, `kill -CONT` and its number, and stop it again after the checkpoint"
             .to_owned(),
         connection: false,
+        gpu: false,
     })
 }
 
@@ -104,6 +109,7 @@ fn traced(pid: u32) -> Option<Obstacle> {
         what,
         hint: "detach the debugger".to_owned(),
         connection: false,
+        gpu: false,
     })
 }
 
@@ -120,6 +126,7 @@ fn of_machine(pid: u32, maps: &str) -> Option<Obstacle> {
         hint: "start the program by `fermata run` without `FERMATA_SYSTEM_V=allow`: then it has its own"
             .to_owned(),
         connection: false,
+        gpu: false,
     })
 }
 
@@ -129,7 +136,8 @@ fn of_process(pid: u32) -> Vec<Obstacle> {
     let mut found: Vec<Obstacle> = descriptors
         .filter_map(|(number, target)| {
             let (reason, hint) = refused(&target)?;
-            let (by, hint) = match target.to_str().is_some_and(|it| it.starts_with(GPU)) {
+            let gpu = target.to_str().is_some_and(|it| it.starts_with(GPU));
+            let (by, hint) = match gpu {
                 true => opened_by(&maps),
                 false => (String::new(), hint.to_owned()),
             };
@@ -138,6 +146,7 @@ fn of_process(pid: u32) -> Vec<Obstacle> {
                 what: holds(pid, number, &reason) + &by,
                 hint,
                 connection: false,
+                gpu,
             })
         })
         .collect();
@@ -154,6 +163,7 @@ fn of_process(pid: u32) -> Vec<Obstacle> {
             ),
             hint,
             connection: false,
+            gpu: true,
         });
     }
     found
@@ -204,13 +214,21 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
 pub fn check_tree(root: u32, processes: &Processes, tcp_close: bool) -> Result<()> {
     let mut obstacles = obstacles(root, processes);
     obstacles.retain(|it| !(it.connection && tcp_close));
+    refuse(obstacles, "`fermata doctor NAME` lists them")
+}
+
+/// Refuses what has obstacles; `others` says where those are told that are not the first.
+///
+/// # Errors
+/// `NotCheckpointable`, naming the first.
+pub fn refuse(obstacles: Vec<Obstacle>, others: &str) -> Result<()> {
     let more = obstacles.len().saturating_sub(1);
     let Some(first) = obstacles.into_iter().next() else {
         return Ok(());
     };
     let mut message = format!("the program cannot be checkpointed: {}", first.what);
     if more > 0 {
-        message += &format!(" (and {more} more: `fermata doctor NAME` lists them)");
+        message += &format!(" (and {more} more: {others})");
     }
     Err(fail(FailureKind::NotCheckpointable, message).hint(first.hint))
 }

@@ -20,6 +20,7 @@ use crate::daemon::Daemon;
 use crate::doctor;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, next_step};
+use crate::foreign;
 use crate::input;
 use crate::listening;
 use crate::memory;
@@ -149,7 +150,11 @@ fn answer(
         Verb::Kill { name, signal } => kill(&*daemon.session(&name)?, signal),
         Verb::Wait { name } => wait(&*daemon.session(&name)?, user),
         Verb::Checkpoint(request) => {
-            checkpoint(daemon, &request, &mut progress).map(FromDaemon::Checkpointed)
+            let taken = match foreign::checkpoint(daemon, &request, &mut progress)? {
+                Some(taken) => taken,
+                None => checkpoint(daemon, &request, &mut progress)?,
+            };
+            Ok(FromDaemon::Checkpointed(taken))
         }
         Verb::Restore(request) => {
             let pipe = fds.into_iter().find(|fd| input::pipe_of(fd).is_some());

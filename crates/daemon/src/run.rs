@@ -77,6 +77,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         image: None,
         own_network: false,
         priority: request.priority,
+        foreign: false,
         state: SessionState::Running,
     })?;
     match start(daemon, &session, request, &path, &argv, env, stdin) {

@@ -83,6 +83,7 @@ impl Scene {
             old_log: Some(self.path("log")),
             lazy: true,
             own_network: false,
+            shell_job: false,
             connected: true,
             input: None,
             replaced: Vec::new(),

@@ -117,6 +117,11 @@ macro_rules! functions {
 }
 
 impl Functions {
+    /// Whether the driver can checkpoint a process by its number (570 and newer).
+    pub(crate) fn has_process_checkpoint(&self) -> bool {
+        self.cuCheckpointProcessLock.is_some() && self.cuCheckpointProcessGetState.is_some()
+    }
+
     #[inline]
     fn check(&self, call: &'static str, code: CUresult) -> Result<(), DriverError> {
         if code == CUDA_SUCCESS {
@@ -300,5 +305,10 @@ functions! {
         cuGraphKernelNodeSetAttribute(node: CUgraphNode, id: CUlaunchAttributeID, value: *const CUlaunchAttributeValue);
         cuGraphAddDependencies_v2(graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize);
         cuGraphAddBatchMemOpNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+        cuCheckpointProcessGetState(pid: c_int, state: *mut CUprocessState);
+        cuCheckpointProcessLock(pid: c_int, args: *mut CUcheckpointLockArgs);
+        cuCheckpointProcessCheckpoint(pid: c_int, args: *mut CUcheckpointCheckpointArgs);
+        cuCheckpointProcessRestore(pid: c_int, args: *mut CUcheckpointRestoreArgs);
+        cuCheckpointProcessUnlock(pid: c_int, args: *mut CUcheckpointUnlockArgs);
     }
 }

@@ -20,6 +20,7 @@ pub use bus::Bus;
 pub use error::NvmlError;
 pub use forward::Forward;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use library::{End, Library};
@@ -84,4 +85,20 @@ pub fn gpus(library: Option<&Path>) -> Result<Vec<Gpu>, NvmlError> {
         })
     };
     devices.iter().zip(&buses).map(one).collect()
+}
+
+/// Bytes of device memory of each process that computes on a GPU of this machine, over all GPUs; those of which NVML does not
+/// know it are left out. Numbers of processes are those of the PID namespace that the driver tells them in.
+///
+/// # Errors
+/// There is no NVML in `library`, or it says no.
+pub fn memory_by_process(library: &Path) -> Result<BTreeMap<u32, u64>, NvmlError> {
+    let nvml = Library::open(library)?;
+    let mut bytes = BTreeMap::new();
+    for device in nvml.devices()? {
+        for (pid, more) in nvml.process_bytes(device)? {
+            *bytes.entry(pid).or_default() += more;
+        }
+    }
+    Ok(bytes)
 }

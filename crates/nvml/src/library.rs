@@ -24,6 +24,10 @@ const NO_PERMISSION: c_int = 4;
 const SWITCH: c_int = 2;
 /// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`.
 const UNKNOWN: c_int = 255;
+/// `NVML_VALUE_NOT_AVAILABLE`.
+const UNKNOWN_BYTES: u64 = u64::MAX;
+/// The most processes of a device that are asked for.
+const MOST_PROCESSES: usize = 1024;
 
 /// `nvmlDevice_t`.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +75,16 @@ struct FieldValue {
     kind: c_int,
     answer: c_int,
     value: u64,
+}
+
+/// `nvmlProcessInfo_t`.
+#[repr(C)]
+#[derive(Default, Clone)]
+struct ProcessInfo {
+    pid: c_uint,
+    bytes: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
 }
 
 /// NVML, initialised; shut down when dropped.
@@ -199,6 +213,21 @@ impl Library {
         let mut memory = Memory::default();
         self.ask("nvmlDeviceGetMemoryInfo", device, &mut memory)?;
         Ok((memory.total, memory.free))
+    }
+
+    /// Bytes of device memory of each process that computes on it, as far as the library knows.
+    pub(crate) fn process_bytes(&self, device: Device) -> Result<Vec<(u32, u64)>, NvmlError> {
+        const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+        type Processes = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int;
+        let ask = self.find::<Processes>(PROCESSES)?;
+        let mut room = vec![ProcessInfo::default(); MOST_PROCESSES];
+        let mut count = room.len() as c_uint;
+        // SAFETY: the count says how many the pointer has room for.
+        let code = unsafe { ask(device.0, &mut count, room.as_mut_ptr()) };
+        self.checked(PROCESSES, code)?;
+        let known = room.into_iter().take(count as usize);
+        let known = known.filter(|it| it.bytes != UNKNOWN_BYTES);
+        Ok(known.map(|it| (it.pid, it.bytes)).collect())
     }
 
     /// Generation and lanes of PCI Express; 0 where the library does not know.

@@ -149,7 +149,10 @@ pub fn of_checkpoint(mode: &str, phases: &[Phase], stall: &StallRecord) -> Vec<R
     let again = mode == "recopy" || stall.overtaken > 0;
     let copy = if again { "recopy" } else { "copy" };
     rows.steps("quiesce", When::Still, &["quiesce", "detach", "release"]);
+    rows.steps("lock", When::Still, &["lock"]);
+    rows.steps("device memory to the host", When::Still, &["driver"]);
     rows.steps("host state", When::Still, &["host"]);
+    rows.steps("device memory back", When::Still, &["driver back"]);
     rows.steps("hash", When::Still, &["device.hash"]);
     rows.steps("copy on the device", When::Still, &["device.aside"]);
     rows.steps(copy, When::Still, &["device.copy", "device.shared"]);
@@ -189,6 +192,7 @@ pub fn of_restore(phases: &[Phase], arrival: Option<&Arrival>) -> Vec<Row> {
     rows.steps("data", before, &["device.data"]);
     rows.sources(before, phases, ["device.cache", "device.disk"]);
     rows.steps("host process", before, &["host"]);
+    rows.steps("of that, device memory", before, &["driver"]);
     rows.steps("check of the image's files", before, &["verify"]);
     rows.steps("resume", before, &["attach", "reattach"]);
     if let Some(arrival) = arrival {

@@ -28,6 +28,10 @@
 //! | `pause-noted` | daemon | it is, the workers have not been ended |
 //! | `resume-loaded` | daemon | the workers of a paused session have loaded, which has not been noted down |
 //! | `resume-noted` | daemon | it is, no process has been woken |
+//! | `foreign-locked` | daemon | a program that Fermata has not started is locked, its device memory is where it was |
+//! | `foreign-moved` | daemon | the driver has moved that into host memory |
+//! | `foreign-back` | daemon | CRIU has dumped it, it is about to be brought back |
+//! | `foreign-return` | daemon | CRIU has restored such a program, which the driver has not been told to bring back |
 //! | `restored` | daemon | CRIU has restored the program, which is parked and noted down |
 
 use std::path::{Path, PathBuf};

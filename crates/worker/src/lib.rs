@@ -6,7 +6,7 @@
 //!                            └ Save, Load ─► engine            └ completions ─► answers
 //! ```
 //! One worker serves one program, and never a second one after a fault. As a `monitor` the same executable serves none,
-//! and tells of the machine's GPUs.
+//! and tells of the machine's GPUs; as `foreign` it checkpoints programs that Fermata has not started.
 
 mod callbacks;
 mod completions;
@@ -15,6 +15,7 @@ mod dispatch;
 mod errors;
 mod failure;
 pub mod files;
+pub mod foreign;
 mod gated;
 mod held;
 pub mod layout;

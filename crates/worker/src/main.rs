@@ -1,11 +1,12 @@
-//! `fermata-worker`: started by the daemon with their socket as descriptor 3, as a worker or as a monitor.
+//! `fermata-worker`: started by the daemon with their socket as descriptor 3, as a worker, as a
+//! monitor, or as what checkpoints foreign programs.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use fermata_control::Connection;
-use fermata_worker::{conversation, monitor, output};
+use fermata_worker::{conversation, foreign, monitor, output};
 
 /// The descriptor the daemon leaves open for the conversation.
 const CONTROL: i32 = 3;
@@ -22,6 +23,11 @@ fn main() -> anyhow::Result<ExitCode> {
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
     if let Some(monitor) = monitor::wanted() {
         monitor.answer(&socket);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(foreign) = foreign::wanted() {
+        output::keep_log().context("the helper's log")?;
+        foreign.serve(&Connection::new(socket, "daemon"));
         return Ok(ExitCode::SUCCESS);
     }
     fermata_worker::files::raise_limit();

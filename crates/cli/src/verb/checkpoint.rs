@@ -12,10 +12,13 @@ use crate::printer::Printer;
 use crate::progress::Progress;
 use crate::words::words;
 
-/// Take an image of a session.
+/// Take an image of a session, or of a process that Fermata has not started.
 ///
-/// Prints the image's folder. A session that cannot be checkpointed is refused before it is stopped,
-/// with the reason; `fermata doctor NAME` says beforehand what would be refused.
+/// Prints the image's folder. What cannot be checkpointed is refused before it is stopped, with the reason;
+/// `fermata doctor NAME` says beforehand what would be refused of a session.
+///
+/// A process that Fermata has not started, and all below it, stands still while the NVIDIA driver (570 or newer) copies its
+/// GPU memory and CRIU the rest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,9 +27,10 @@ Examples:
   fermata checkpoint heat -o /data/heat-1       a path
   fermata checkpoint heat --mode cow --pool 6GiB --times
   fermata checkpoint heat --mode cow --validate ptx
-  fermata checkpoint 4711 --then stop           by process id; the program ends")]
+  fermata checkpoint 4711 --then stop           by process id; the program ends
+  fermata checkpoint $(pgrep -f train.py)       a program that was started without Fermata")]
 pub struct Args {
-    /// A session's name, or a process id inside a session.
+    /// A session's name, or a process id.
     #[arg(value_name = "NAME|PID")]
     session: String,
     /// The image: a path, or a name in the folder of images.
@@ -102,6 +106,9 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 }
 
 fn summary(done: &Checkpointed) -> String {
+    if let Some(pid) = done.foreign {
+        return foreign(done, pid);
+    }
     let stall = &done.device.stall;
     let waited = match stall.waits {
         0 => String::new(),
@@ -139,6 +146,22 @@ fn summary(done: &Checkpointed) -> String {
             (true, _) => "goes on",
             (false, true) => "stays paused",
             (false, false) => "has been ended",
+        },
+    )
+}
+
+fn foreign(done: &Checkpointed, pid: u32) -> String {
+    format!(
+        "process {pid} (`{}`, by the driver's own interface) in {}, of which it stood still {}: {} of device memory, {} of host \
+         memory; the program {}",
+        done.session,
+        units::seconds(done.seconds),
+        units::seconds(done.stopped_seconds),
+        units::bytes(done.device.device_bytes),
+        units::bytes(done.host_bytes),
+        match done.running {
+            true => "goes on",
+            false => "has been ended",
         },
     )
 }

@@ -126,6 +126,7 @@ impl Taking<'_> {
             phases: phases.list(),
             overtaken: parts.overtaken,
             waited: parts.waited,
+            foreign: None,
         })
     }
 

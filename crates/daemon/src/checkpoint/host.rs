@@ -13,7 +13,7 @@ use tracing::warn;
 use super::taking::Taking;
 use crate::criu::DUMP_LOG;
 use crate::criu_core::clear_registrations;
-use crate::criu_dump::Dumping;
+use crate::criu_dump::{Dump, Dumping};
 use crate::criu_files;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::folders;
@@ -61,13 +61,13 @@ impl Dumped {
 }
 
 /// Notes down the folders of sockets and temporary files.
-fn note_folders(host: &Path) -> io::Result<()> {
+pub(crate) fn note_folders(host: &Path) -> io::Result<()> {
     let files = temporary::list(host)?;
     folders::note_down(host, files.into_iter().map(|it| it.path))
 }
 
 /// Why connections keep the dump from being an image.
-fn no_connection(why: &Unusable) -> Failure {
+pub(crate) fn no_connection(why: &Unusable) -> Failure {
     let message = format!("the program cannot be checkpointed: {why}");
     let failure = fail(FailureKind::NotCheckpointable, message);
     match why {
@@ -133,7 +133,12 @@ impl Taking<'_> {
 
     fn begin(&self, filtered: bool) -> Result<Dumping> {
         let host = self.draft.host();
-        Dumping::begin(&self.criu, self.root.pid, &host, self.tcp_close, filtered)
+        let how = Dump {
+            tcp_close: self.tcp_close,
+            filtered,
+            ..Dump::default()
+        };
+        Dumping::begin(&self.criu, self.root.pid, &host, how)
             .map_err(|failure| self.explained(failure))
     }
 
@@ -261,7 +266,7 @@ impl Taking<'_> {
 }
 
 /// Says what CRIU means, where users meet it.
-fn explain(failure: Failure) -> Failure {
+pub(crate) fn explain(failure: Failure) -> Failure {
     if !failure.message.contains("External socket is used") {
         return failure;
     }

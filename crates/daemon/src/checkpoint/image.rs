@@ -20,15 +20,15 @@ use crate::session::Session;
 use crate::space;
 use crate::worker::Worker;
 
-/// Folder and name of the image.
-pub(super) fn target(
+/// Folder and name of the image of what is called `base`.
+pub(crate) fn target(
     daemon: &Daemon,
-    session: &Session,
+    base: &str,
     output: Option<&Text>,
 ) -> Result<(PathBuf, String)> {
     let Some(output) = output else {
         let images = daemon.paths.images.clone();
-        let name = next_name(&images, &session.name).map_err(|e| from_store(&e))?;
+        let name = next_name(&images, base).map_err(|e| from_store(&e))?;
         return Ok((images, name));
     };
     let path = output.to_path();
@@ -215,7 +215,7 @@ fn miss(miss: &Miss) -> MissRecord {
 }
 
 /// Bytes of the files in a folder.
-pub(super) fn folder_bytes(folder: &Path) -> u64 {
+pub(crate) fn folder_bytes(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0;
     };

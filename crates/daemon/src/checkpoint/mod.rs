@@ -37,8 +37,9 @@ use tracing::info;
 pub(crate) use self::finish::finished;
 pub(crate) use self::halt::Halt;
 use self::halt::workers_of;
-pub(crate) use self::image::devices_of;
-use self::image::{check_space, target};
+pub(crate) use self::host::{explain, no_connection, note_folders};
+use self::image::check_space;
+pub(crate) use self::image::{devices_of, folder_bytes, target};
 use self::parts::Parts;
 use self::taking::Taking;
 use crate::attach;
@@ -155,7 +156,7 @@ impl<'a> Taking<'a> {
                 )
             })?;
         preflight::check_tree(root.pid, &session.processes(), request.tcp_close)?;
-        let (folder, name) = target(daemon, session, request.output.as_ref())?;
+        let (folder, name) = target(daemon, &session.name, request.output.as_ref())?;
         // What a killed checkpoint has left takes space, too: opening the store and this remove it.
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;

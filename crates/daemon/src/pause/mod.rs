@@ -136,6 +136,14 @@ fn attempt(
     report: &mut Report<'_>,
 ) -> Result<user::Paused> {
     let served = session.lock().served();
+    if session.foreign {
+        let message = format!(
+            "session `{}` cannot be paused: Fermata has not started its program, which holds the GPU itself",
+            session.name
+        );
+        return Err(fail(FailureKind::User, message)
+            .hint("`fermata checkpoint NAME --then stop` gives the GPU back"));
+    }
     if served.is_empty() {
         let message = format!(
             "session `{}` does not use a GPU: it has no GPU memory to give back",

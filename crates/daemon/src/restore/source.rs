@@ -19,6 +19,7 @@ use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders::Made;
+use crate::foreign::back::Returning;
 use crate::input;
 use crate::integrity::{self, Late};
 use crate::kept_logs;
@@ -34,7 +35,7 @@ use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
 use crate::tcp::reuse;
 use crate::temporary::{self, Placed, Temporary};
-use crate::worker::Worker;
+use crate::worker::{Worker, variables_of};
 
 /// How an image is brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub(crate) struct Source {
     ignore_places: bool,
     pub(super) own_network: bool,
     pub(super) priority: i32,
+    /// What brings the GPU side back of a program that Fermata has not started.
+    pub(super) foreign: Option<Returning>,
 }
 
 impl Source {
@@ -101,6 +104,8 @@ impl Source {
             let message = format!("the program's working folder `{}` is gone", cwd.display());
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
         }
+        let variables = variables_of(record.variables.clone());
+        let foreign = Returning::of(daemon, image.manifest(), device, variables)?;
         let store = image.find_store(&[daemon.paths.store()]);
         let store = store.map_err(|e| from_store(&e))?;
         if !request.trust_owner {
@@ -132,6 +137,7 @@ impl Source {
             ignore_places: request.ignore_places,
             own_network: request.own_network,
             priority: request.priority.unwrap_or(priority),
+            foreign,
         })
     }
 
@@ -183,7 +189,9 @@ impl Source {
         let files = Placed::again(&self.image.host()).map_err(no_file)?;
         let (served, settled) = std::thread::scope(|scope| {
             let host = beside(scope, "host", || {
-                phases.time("host", || self.host(session, files.nameless(), how.lazy))
+                phases.time("host", || {
+                    self.host(session, files.nameless(), how.lazy, phases)
+                })
             });
             let sound = beside(scope, "sound", || {
                 phases.time("verify", || self.late.check(&self.image))
@@ -339,7 +347,13 @@ impl Source {
         }
     }
 
-    fn host(&self, session: &Session, nameless: &[Temporary], lazy: bool) -> Result<Namespace> {
+    fn host(
+        &self,
+        session: &Session,
+        nameless: &[Temporary],
+        lazy: bool,
+        phases: &Phases,
+    ) -> Result<Namespace> {
         let criu = self.daemon.criu()?;
         let input = self.input.as_ref().map(|(pipe, end)| (*pipe, end));
         if let Some((pipe, end)) = input {
@@ -353,12 +367,14 @@ impl Source {
             work: namespace::work_folder(&session.dir),
             root: self.record.root,
             log: session.log(),
-            old_log: Some(self.record.log.clone()),
+            // A program that Fermata has not started has its own.
+            old_log: Some(self.record.log.clone()).filter(|it| it.is_absolute()),
             replaced: self.replaced.clone(),
             nameless: nameless.to_vec(),
             lazy,
             own_network: self.own_network,
             connected: self.record.connections.is_some(),
+            shell_job: self.foreign.is_some(),
             input,
             exit_file: session.dir.join(EXIT_FILE),
             agents: self.daemon.agent_socket(),
@@ -372,6 +388,20 @@ impl Source {
         if self.record.connections.is_some_and(|ends| ends > 0) {
             // The kernel takes the option away from connections that CRIU has restored.
             reuse::allow(&proc::tree(namespace.root.pid));
+        }
+        if let Some(foreign) = &self.foreign {
+            // Not kept yet: when this daemon ends, the namespace does.
+            let back = phases.time("driver", || {
+                foreign.bring_back(&self.daemon, namespace.init)
+            });
+            if let Err(failure) = back {
+                namespace.kill();
+                // Its status is of no interest.
+                let _ = namespace.wait();
+                return Err(failure);
+            }
+            let (devices, soft) = foreign.devices();
+            session.holds(devices, soft);
         }
         let mut inner = session.lock();
         inner.init = Some(namespace.init);

@@ -65,7 +65,9 @@ pub fn restore(
         true => Pace::Eager,
         false => Pace::Behind(request.order),
     };
-    let large = !request.eager && page_bytes(&source.image) >= LAZY_BYTES;
+    // The driver reads what it has put there before the program runs.
+    let on_demand = !request.eager && source.foreign.is_none();
+    let large = on_demand && page_bytes(&source.image) >= LAZY_BYTES;
     let lazy = large && sys::userfaultfd_permitted();
     if large && !lazy {
         notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
@@ -137,6 +139,7 @@ fn start(
             image: Some(source.image.dir().into()),
             own_network: source.own_network,
             priority: source.priority,
+            foreign: source.foreign.is_some(),
             state: SessionState::Restoring,
         })?;
     let _busy = session.busy.lock();

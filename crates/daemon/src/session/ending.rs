@@ -239,9 +239,11 @@ impl Session {
             .ok_or_else(|| fail(FailureKind::User, format!("there is no signal {number}")))?;
         if !kills {
             let group = i32::try_from(root.pid).ok().and_then(Pid::from_raw);
-            if let Some(group) = group {
-                // The program leads its own group; it fails only when it has just ended.
-                let _ = rustix::process::kill_process_group(group, signal);
+            // A program leads its own group, unless a shell has started it as one of several.
+            let sent = group.map(|it| rustix::process::kill_process_group(it, signal));
+            if sent == Some(Err(rustix::io::Errno::SRCH)) {
+                let tree = proc::tree(root.pid).into_iter().filter_map(ProcessId::of);
+                tree.for_each(|it| it.signal(signal));
             }
             return Ok(());
         }

@@ -74,6 +74,8 @@ pub struct Session {
     pub own_network: bool,
     /// Those of more priority get device memory from those of less.
     pub priority: i32,
+    /// Whether it holds the GPU itself, as a program does that Fermata has not started.
+    pub foreign: bool,
     /// Held by checkpoint, attachment and restore.
     pub busy: Mutex<()>,
     /// Whether what holds `busy` is a checkpoint.
@@ -204,6 +206,8 @@ pub struct Plan {
     pub own_network: bool,
     /// See [`Session::priority`].
     pub priority: i32,
+    /// Whether it holds the GPU itself.
+    pub foreign: bool,
     /// `Running` or `Restoring`.
     pub state: SessionState,
 }
@@ -239,6 +243,7 @@ impl Session {
             image: plan.image,
             own_network: plan.own_network,
             priority: plan.priority,
+            foreign: plan.foreign,
             busy: Mutex::new(()),
             checkpointing: AtomicBool::new(false),
             arrivals: AtomicU64::new(0),
@@ -395,6 +400,15 @@ impl Session {
         member.agent = Some(agent);
         member.detached = None;
         member.worker = Some(worker);
+        drop(inner);
+        self.save();
+    }
+
+    /// Notes down the devices of a program that holds them itself.
+    pub fn holds(&self, devices: &[user::Device], soft: bool) {
+        let mut inner = self.lock();
+        inner.soft = Some(soft);
+        inner.devices = devices.to_vec();
         drop(inner);
         self.save();
     }

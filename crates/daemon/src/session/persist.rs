@@ -63,6 +63,7 @@ impl Session {
             image: meta.image,
             own_network: meta.own_network,
             priority: meta.priority,
+            foreign: meta.foreign,
             state: inner.state,
         };
         let session = Self::assemble(plan, meta.started, inner);
@@ -107,6 +108,7 @@ impl Session {
             image: self.image.clone(),
             own_network: self.own_network,
             priority: self.priority,
+            foreign: self.foreign,
             entry: inner.entry.clone(),
             yielded: inner.yielded.clone(),
             again: inner.again.clone(),

@@ -18,9 +18,7 @@ use std::time::Duration;
 use rustix::fs::RenameFlags;
 
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
-use super::manifest::{
-    FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, ONE_PART, SCHEMA_VERSION, part_name,
-};
+use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, part_name};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
@@ -134,11 +132,8 @@ impl Draft {
             self.seal()?;
         }
         moments::pass("commit");
-        manifest.schema_version = match self.parts.is_empty() {
-            true => ONE_PART,
-            false => SCHEMA_VERSION,
-        };
         manifest.parts = std::mem::take(&mut self.parts);
+        manifest.schema_version = manifest.needed_version();
         manifest.name.clone_from(&self.name);
         manifest.created = rfc3339(unix_now());
         manifest.set_store(self.store.dir());

@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::damaged;
 use crate::{Result, StoreError};
 
-/// The latest version of the manifest and of the image folder's layout: 2 has device parts of several processes.
-pub const SCHEMA_VERSION: u32 = 2;
+/// The latest version of the manifest and of the image folder's layout: 3 has device memory in the memory of processes.
+pub const SCHEMA_VERSION: u32 = 3;
 /// The version of an image whose device part is of one process, or that has none.
-pub(super) const ONE_PART: u32 = 1;
+const ONE_PART: u32 = 1;
+/// The version of an image with device parts of several processes.
+const SEVERAL_PARTS: u32 = 2;
 /// Name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 /// Name of the file with the manifest's BLAKE3: 64 hexadecimal digits and a line feed.
@@ -42,7 +44,7 @@ pub const PROCESS_FILES: [&str; 4] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// 2 if there are further device parts, else 1; set by `Draft::commit`.
+    /// 3 if there are `driver_processes`, 2 if there are further device parts, else 1; set by `Draft::commit`.
     pub schema_version: u32,
     /// The image's name when it was written; set by `Draft::commit`.
     pub name: String,
@@ -71,6 +73,10 @@ pub struct Manifest {
     /// `Draft::commit`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
+    /// Processes, by their numbers in the image, whose device memory is in their host memory, where the driver's own
+    /// checkpoint has put it; such an image has no device part.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub driver_processes: Vec<u32>,
     /// Steps of the checkpoint in order.
     pub phases: Vec<Phase>,
     /// What the program has felt of it beside the stop.
@@ -260,6 +266,15 @@ impl Manifest {
         })
     }
 
+    /// The least version that says what this manifest does.
+    pub(super) fn needed_version(&self) -> u32 {
+        match (self.driver_processes.is_empty(), self.parts.is_empty()) {
+            (false, _) => SCHEMA_VERSION,
+            (true, false) => SEVERAL_PARTS,
+            (true, true) => ONE_PART,
+        }
+    }
+
     /// Notes where the store is.
     pub(super) fn set_store(&mut self, dir: &Path) {
         self.store = dir.to_string_lossy().into_owned();
@@ -403,8 +418,8 @@ mod tests {
     fn unknown_fields_are_ignored_and_newer_versions_refused() {
         let m = Manifest::decode(br#"{"schema_version":1,"later":2}"#, Path::new("m")).unwrap();
         assert_eq!(m.schema_version, 1);
-        let e = Manifest::decode(br#"{"schema_version":3}"#, Path::new("m")).unwrap_err();
-        assert!(matches!(e, StoreError::Newer { found: 3, .. }));
+        let e = Manifest::decode(br#"{"schema_version":4}"#, Path::new("m")).unwrap_err();
+        assert!(matches!(e, StoreError::Newer { found: 4, .. }));
         assert!(Manifest::decode(b"{}", Path::new("m")).is_err());
     }
 

@@ -110,7 +110,8 @@ impl Image {
     fn check_own_files(&self) -> Result<()> {
         let manifest = &self.manifest;
         let there = |name| self.dir.join(name).symlink_metadata().is_ok();
-        let device = !manifest.devices.is_empty();
+        // What the driver has moved is in the memory of processes.
+        let device = !manifest.devices.is_empty() && manifest.driver_processes.is_empty();
         let process = !manifest.host.criu.is_empty();
         let needed = [
             (STATE, device || there(STATE)),

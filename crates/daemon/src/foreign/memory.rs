@@ -1,0 +1,66 @@
+//! Whether host memory suffices for the GPU data of a program.
+
+use std::fs;
+
+use fermata_control::worker::FailureKind;
+
+use crate::failure::{Hint as _, Result, fail};
+
+/// What the machine needs beside.
+const MARGIN: u64 = 64 << 20;
+
+/// Refuses where `bytes` of GPU memory do not fit into what is free of the host's.
+///
+/// # Errors
+/// `NotCheckpointable`, with both numbers.
+pub(super) fn check(bytes: u64) -> Result<()> {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    match available(&info) {
+        Some(free) => check_against(bytes, free),
+        // The driver says it.
+        None => Ok(()),
+    }
+}
+
+fn check_against(bytes: u64, free: u64) -> Result<()> {
+    if bytes == 0 || bytes.saturating_add(MARGIN) <= free {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let message = format!(
+        "the program has {} MiB of GPU memory, which the driver copies into host memory, and {} MiB of that are free",
+        mib(bytes),
+        mib(free)
+    );
+    Err(fail(FailureKind::NotCheckpointable, message).hint(
+        "free some host memory; programs started with `fermata run` need only that of a few buffers",
+    ))
+}
+
+/// Bytes that programs can still get.
+fn available(info: &str) -> Option<u64> {
+    let line = info
+        .lines()
+        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_host_memory_is_foreseen() {
+        assert_eq!(
+            available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"),
+            Some(2 << 20)
+        );
+        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        assert!(check_against(0, 0).is_ok());
+        assert!(check_against(1 << 30, 2 << 30).is_ok());
+        let refused = check_against(4 << 30, 2 << 30).expect_err("too little");
+        assert!(refused.message.contains("4096 MiB"), "{}", refused.message);
+        assert_eq!(refused.kind, FailureKind::NotCheckpointable);
+    }
+}

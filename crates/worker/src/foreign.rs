@@ -1,0 +1,286 @@
+//! A worker's executable as the process that checkpoints foreign programs, by the driver's own interface; it serves no
+//! program itself, and makes no context.
+//!
+//! It is a process of its own because a driver's call may take as long as it likes, and because it outlives the daemon: what
+//! it has locked it brings back when the daemon ends in the middle.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fermata_control::foreign::{
+    DriverStand, DriverStep, FOREIGN_ARGUMENT, FromHelper, Refusal, ToHelper,
+};
+use fermata_control::worker::Device;
+use fermata_control::{Connection, wait};
+use fermata_device::{Driver, DriverError, ProcessStand, UuidPair};
+
+use crate::output;
+
+/// How long the daemon may be silent; then it is listened to again.
+const IDLE: Duration = Duration::from_secs(3600);
+/// How long CRIU may hold a process after the daemon's end: until it has dumped everything.
+const TRACED: Duration = Duration::from_secs(3600);
+/// How often it is looked whether it still does.
+const TURN: Duration = Duration::from_millis(50);
+
+/// The helper's end of the conversation.
+type Link = Connection<ToHelper, FromHelper>;
+
+/// What a helper is to use.
+pub struct Foreign {
+    driver: PathBuf,
+    nvml: Option<PathBuf>,
+}
+
+/// Whether this process is to be such a helper, by its arguments.
+pub fn wanted() -> Option<Foreign> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == FOREIGN_ARGUMENT).then_some(())?;
+    Some(Foreign {
+        driver: arguments.next()?.into(),
+        nvml: arguments.next().map(PathBuf::from),
+    })
+}
+
+/// A driver, and the processes that are locked with it.
+struct Helper<'f> {
+    driver: Driver,
+    nvml: Option<&'f Path>,
+    held: Vec<u32>,
+}
+
+impl Foreign {
+    /// Does what the daemon asks for until it has gone, and lets go of what is left.
+    pub fn serve(&self, daemon: &Link) {
+        let driver = match Driver::load(&self.driver) {
+            Ok(driver) => driver,
+            Err(error) => {
+                let why = with_causes(&error);
+                output::tell(&why);
+                // The daemon asks, or has gone.
+                let _ = daemon.recv(IDLE);
+                let _ = daemon.send(&FromHelper::NoDriver(why), &[]);
+                return;
+            }
+        };
+        let mut helper = Helper {
+            driver,
+            nvml: self.nvml.as_deref(),
+            held: Vec::new(),
+        };
+        loop {
+            let answer = match daemon.recv(IDLE) {
+                Ok((request, _)) => helper.answer(request),
+                Err(error) if error.is_timeout() => continue,
+                Err(_) => break,
+            };
+            if daemon.send(&answer, &[]).is_err() {
+                break;
+            }
+        }
+        helper.release();
+    }
+}
+
+impl Helper<'_> {
+    fn answer(&mut self, request: ToHelper) -> FromHelper {
+        let done = match request {
+            ToHelper::Describe => return self.describe(),
+            ToHelper::Stands { pids } => return FromHelper::Stands(self.stands(&pids)),
+            ToHelper::Lock { pids, limit_ms } => self.lock(&pids, Duration::from_millis(limit_ms)),
+            ToHelper::Checkpoint { pids } => self.checkpoint(&pids),
+            ToHelper::BringBack { pids, pairs } => self.bring_back(&pids, &pairs),
+            ToHelper::Forget => {
+                self.held.clear();
+                Ok(())
+            }
+        };
+        match done {
+            Ok(()) => FromHelper::Done,
+            Err(refusal) => FromHelper::Refused(refusal),
+        }
+    }
+
+    fn describe(&self) -> FromHelper {
+        let facts = (0..self.driver.device_count()).map(|it| self.driver.device_facts(it));
+        let device = |facts: fermata_device::DeviceFacts| Device {
+            name: facts.name.clone(),
+            uuid: facts.uuid_text(),
+            memory: facts.memory,
+            compute_capability: facts.compute_capability(),
+        };
+        FromHelper::Described {
+            version: self.driver.version(),
+            able: self.driver.has_process_checkpoint(),
+            // A device that cannot be asked cannot be recorded either.
+            devices: facts.flatten().map(device).collect(),
+        }
+    }
+
+    fn stands(&self, pids: &[u32]) -> Vec<DriverStand> {
+        let bytes = self.nvml.map(fermata_nvml::memory_by_process);
+        let bytes = bytes.and_then(Result::ok).unwrap_or_default();
+        let stand = |pid: &u32| match self.driver.process_stand(*pid) {
+            Err(error) => DriverStand::Unknown(error.name.into_owned()),
+            Ok(ProcessStand::Running) => DriverStand::Running {
+                device_bytes: bytes.get(pid).copied(),
+            },
+            Ok(ProcessStand::Locked) => DriverStand::Locked,
+            Ok(ProcessStand::Checkpointed) => DriverStand::Checkpointed,
+            Ok(ProcessStand::Failed) => DriverStand::Failed,
+        };
+        pids.iter().map(stand).collect()
+    }
+
+    fn lock(&mut self, pids: &[u32], limit: Duration) -> Result<(), Refusal> {
+        for pid in pids {
+            // Noted before: a daemon that ends now does not get the answer.
+            self.held.push(*pid);
+            if let Err(error) = self.driver.lock_process(*pid, limit) {
+                self.held.pop();
+                // What the others say of it is of less use than the first reason.
+                let _ = self.bring_back(&self.held.clone(), &[]);
+                return Err(refusal(*pid, DriverStep::Lock, &error));
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self, pids: &[u32]) -> Result<(), Refusal> {
+        let one = |pid: u32| {
+            let done = self.driver.checkpoint_process(pid);
+            done.map_err(|error| refusal(pid, DriverStep::Checkpoint, &error))
+        };
+        at_once(pids, one)
+    }
+
+    /// Restores what is checkpointed, and unlocks it.
+    fn bring_back(&mut self, pids: &[u32], pairs: &[(String, String)]) -> Result<(), Refusal> {
+        let parsed = |(old, new): &(String, String)| Some((parse_uuid(old)?, parse_uuid(new)?));
+        let pairs: Vec<UuidPair> = pairs.iter().filter_map(parsed).collect();
+        let one = |pid: u32| {
+            let stand = self.driver.process_stand(pid);
+            if stand == Ok(ProcessStand::Checkpointed) {
+                let done = self.driver.restore_process(pid, &pairs);
+                done.map_err(|error| refusal(pid, DriverStep::Restore, &error))?;
+            }
+            match stand {
+                Ok(ProcessStand::Running) => Ok(()),
+                Ok(ProcessStand::Locked | ProcessStand::Checkpointed) => {
+                    let done = self.driver.unlock_process(pid);
+                    done.map_err(|error| refusal(pid, DriverStep::Unlock, &error))
+                }
+                Ok(ProcessStand::Failed) => Err(Refusal {
+                    pid,
+                    step: DriverStep::Restore,
+                    code: 0,
+                    name: "the driver says that it has failed".into(),
+                }),
+                Err(error) => Err(refusal(pid, DriverStep::Restore, &error)),
+            }
+        };
+        let done = at_once(pids, one);
+        self.held.retain(|it| !pids.contains(it));
+        done
+    }
+
+    /// The daemon has gone: what it has had locked goes on, once CRIU has let go of it.
+    fn release(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let free = || !self.held.iter().any(|pid| is_traced(*pid));
+        let begun = Instant::now();
+        // Polled: the kernel tells only the tracer of its end.
+        wait::until(TRACED, TURN, || free().then_some(()));
+        let held = std::mem::take(&mut self.held);
+        let back = self.bring_back(&held, &[]);
+        let waited = begun.elapsed().as_secs_f64();
+        output::tell(&match back {
+            Ok(()) => format!("processes {held:?} go on, {waited:.1} s after the daemon's end"),
+            Err(it) => format!(
+                "process {} cannot go on: {:?}: {}",
+                it.pid, it.step, it.name
+            ),
+        });
+    }
+}
+
+/// Does `one` for all of them, each in a thread; the first refusal.
+fn at_once(pids: &[u32], one: impl Fn(u32) -> Result<(), Refusal> + Sync) -> Result<(), Refusal> {
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let begin = |pid: &u32| {
+            let (pid, one) = (*pid, &one);
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || one(pid));
+            (pid, thread)
+        };
+        let threads: Vec<_> = pids.iter().map(begin).collect();
+        let end = |(pid, thread): (u32, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
+            // Without a thread here; one that has panicked has said so.
+            thread.map_or_else(|_| one(pid), |it| it.join().unwrap_or(Ok(())))
+        };
+        threads.into_iter().map(end).collect()
+    });
+    done.into_iter().collect()
+}
+
+fn refusal(pid: u32, step: DriverStep, error: &DriverError) -> Refusal {
+    Refusal {
+        pid,
+        step,
+        code: error.code,
+        name: error.name.to_string(),
+    }
+}
+
+/// Whether any thread of a process is traced.
+fn is_traced(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let traced = |thread: std::fs::DirEntry| {
+        let status = std::fs::read(thread.path().join("status")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status).into_owned();
+        let line = status.lines().find_map(|it| it.strip_prefix("TracerPid:"));
+        line.is_some_and(|it| it.trim() != "0")
+    };
+    threads.flatten().any(traced)
+}
+
+/// The bytes of a UUID as [`fermata_device::DeviceFacts::uuid_text`] writes it.
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.strip_prefix("GPU-")?.split('-').collect();
+    let mut bytes = [0; 16];
+    if digits.len() != 32 || !digits.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |it| it.source());
+    let texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_read_as_it_is_written() {
+        let text = "GPU-6665726d-6174-612d-736f-667467707500";
+        assert_eq!(parse_uuid(text), Some(*b"fermata-softgpu\0"));
+        for wrong in [
+            "",
+            "GPU-12",
+            "MIG-6665726d-6174-612d-736f-667467707500",
+            "GPU-\u{e9}",
+        ] {
+            assert_eq!(parse_uuid(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::driver::{self, Driver};
-use crate::error::{CuError, INVALID_HANDLE, NOT_READY, Result};
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result};
 use crate::handle::{self, Table, Tag};
-use crate::log;
 use crate::mark::Mark;
+use crate::recordings::Recordings;
 
 /// An event.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Event {
     pub context: Arc<Context>,
     /// `CU_EVENT_*`
     pub flags: u32,
+    /// Its recordings, if it is one of several processes; then it has no `mark`.
+    pub between: Option<Arc<Recordings>>,
     mark: Mutex<Option<Arc<Mark>>>,
 }
 
@@ -36,12 +38,30 @@ impl Event {
     /// Makes an event that has not been recorded.
     ///
     /// # Errors
-    /// The driver is not running.
+    /// The driver is not running, or there is no memory for an event of several processes.
     pub fn create(context: &Arc<Context>, flags: u32) -> Result<Arc<Self>> {
+        let between = match flags & cu::CU_EVENT_INTERPROCESS {
+            0 => None,
+            _ => Some(Recordings::create()?),
+        };
+        Self::make(context, flags, between)
+    }
+
+    /// Makes an event whose recordings are those of another process's.
+    ///
+    /// # Errors
+    /// The driver is not running.
+    pub fn open(context: &Arc<Context>, recordings: Recordings) -> Result<Arc<Self>> {
+        let flags = cu::CU_EVENT_INTERPROCESS | cu::CU_EVENT_DISABLE_TIMING;
+        Self::make(context, flags, Some(recordings))
+    }
+
+    fn make(context: &Arc<Context>, flags: u32, between: Option<Recordings>) -> Result<Arc<Self>> {
         let event = Arc::new(Self {
             handle: handle::fresh(Tag::Event),
             context: Arc::clone(context),
             flags,
+            between: between.map(Arc::new),
             mark: Mutex::default(),
         });
         driver::get()?
@@ -63,6 +83,9 @@ impl Event {
 
     /// Begins a recording, which replaces earlier ones.
     pub fn begin(&self) -> Arc<Mark> {
+        if let Some(recordings) = &self.between {
+            return Mark::of(recordings, recordings.begin());
+        }
         let mark = Arc::new(Mark::default());
         *self.mark.lock() = Some(Arc::clone(&mark));
         mark
@@ -70,12 +93,16 @@ impl Event {
 
     /// The last recording.
     pub fn mark(&self) -> Option<Arc<Mark>> {
-        self.mark.lock().clone()
+        let Some(recordings) = &self.between else {
+            return self.mark.lock().clone();
+        };
+        let last = recordings.last();
+        (last > 0).then(|| Mark::of(recordings, last))
     }
 
     /// Whether the last recording has been passed; true when there was none.
     pub fn done(&self) -> bool {
-        self.mark().is_none_or(|mark| mark.time().is_some())
+        self.mark().is_none_or(|mark| mark.is_passed())
     }
 
     /// Waits for the last recording.
@@ -112,18 +139,14 @@ impl Event {
     /// Whether these flags are ones that exist.
     ///
     /// # Errors
-    /// They are not, or ask for an event between processes, which there is not.
+    /// They are not, or ask for an event of several processes that keeps time.
     pub fn check_flags(flags: u32) -> Result {
         let known =
             cu::CU_EVENT_BLOCKING_SYNC | cu::CU_EVENT_DISABLE_TIMING | cu::CU_EVENT_INTERPROCESS;
-        // Between processes, events keep no time.
+        // Events of several processes keep no time.
         let untimed = flags & cu::CU_EVENT_DISABLE_TIMING != 0;
         if flags & !known != 0 || flags & cu::CU_EVENT_INTERPROCESS != 0 && !untimed {
-            return Err(crate::error::INVALID_VALUE);
-        }
-        if flags & cu::CU_EVENT_INTERPROCESS != 0 {
-            log::tell("cannot make an event for other processes: it is not supported".to_owned());
-            return Err(CuError(cu::CUDA_ERROR_NOT_SUPPORTED));
+            return Err(INVALID_VALUE);
         }
         Ok(())
     }

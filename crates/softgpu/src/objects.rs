@@ -23,6 +23,7 @@ use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
 use crate::mark::Mark;
+use crate::opened::Whole;
 
 /// A context.
 #[derive(Debug)]
@@ -158,6 +159,8 @@ pub enum Work {
     MemOps(Vec<MemOp>),
     /// Free memory of a pool.
     Free(u64),
+    /// Take memory of another process away.
+    Unmap(Whole),
     /// Run a graph.
     Graph(Arc<Run>),
     /// Nothing.

@@ -15,6 +15,7 @@ use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Result};
 use crate::handle::{self, Table, Tag};
 use crate::memory::Kind;
+use crate::opened;
 use crate::stream::Stream;
 use crate::work::Work;
 
@@ -27,11 +28,23 @@ pub struct Pool {
     pub device: Arc<Device>,
     /// It is the device's default pool, which cannot be destroyed.
     pub default: bool,
+    /// `CU_MEM_HANDLE_TYPE_*` bits it may be exported as.
+    pub handle_types: u32,
+    /// It is another process's: nothing is allocated from it here.
+    pub imported: bool,
     /// `CU_MEMPOOL_ATTR_*` that were set.
     pub attributes: Mutex<HashMap<cu::CUmemPool_attribute, u64>>,
     /// Access of other devices, by ordinal.
     pub access: Mutex<HashMap<i32, cu::CUmemAccess_flags>>,
     usage: Mutex<Usage>,
+}
+
+/// Where a pool comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Created,
+    Default,
+    Imported,
 }
 
 #[derive(Debug, Default)]
@@ -49,12 +62,23 @@ impl Driver {
 }
 
 impl Pool {
-    /// Makes a pool.
-    pub fn create(driver: &Driver, device: &Arc<Device>, default: bool) -> Arc<Self> {
+    /// Makes a pool that may be exported as `handle_types`.
+    pub fn create(driver: &Driver, device: &Arc<Device>, handle_types: u32) -> Arc<Self> {
+        Self::make(driver, device, handle_types, Origin::Created)
+    }
+
+    /// Makes a pool that stands for another process's.
+    pub fn import(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
+        Self::make(driver, device, 0, Origin::Imported)
+    }
+
+    fn make(driver: &Driver, device: &Arc<Device>, handle_types: u32, origin: Origin) -> Arc<Self> {
         let pool = Arc::new(Self {
             handle: handle::fresh(Tag::Pool),
             device: Arc::clone(device),
-            default,
+            default: origin == Origin::Default,
+            handle_types,
+            imported: origin == Origin::Imported,
             attributes: Mutex::default(),
             access: Mutex::default(),
             usage: Mutex::default(),
@@ -69,7 +93,7 @@ impl Pool {
         if let Some(pool) = driver.pools().get(pools.default) {
             return pool;
         }
-        let pool = Self::create(driver, device, true);
+        let pool = Self::make(driver, device, 0, Origin::Default);
         pools.default = pool.handle;
         pool
     }
@@ -97,14 +121,24 @@ impl Pool {
     /// Allocates memory for use by work that follows in a stream.
     ///
     /// # Errors
-    /// There is not enough, even when everything submitted so far is done.
+    /// There is not enough, even when everything submitted so far is done, or the pool is another process's.
     pub fn allocate(&self, driver: &Driver, context: &Arc<Context>, bytes: u64) -> Result<u64> {
+        if self.imported {
+            return Err(INVALID_VALUE);
+        }
         self.device.count_allocation()?;
-        let kind = || Kind::Pool { pool: self.handle };
-        let address = match driver.memory.allocate(&self.device, 0, bytes, kind()) {
+        let kind = Kind::Pool { pool: self.handle };
+        let allocate = || match self.handle_types {
+            0 => driver.memory.allocate(&self.device, 0, bytes, kind.clone()),
+            // It may be exported while work is under way.
+            _ => driver
+                .memory
+                .allocate_shared(&self.device, bytes, kind.clone()),
+        };
+        let address = match allocate() {
             Err(OUT_OF_MEMORY) => {
                 context.synchronize()?;
-                driver.memory.allocate(&self.device, 0, bytes, kind())?
+                allocate()?
             }
             other => other?,
         };
@@ -114,11 +148,18 @@ impl Pool {
         Ok(address)
     }
 
-    /// Frees memory when the stream gets there. It may also be memory that came from no pool.
+    /// Frees memory when the stream gets there. It may also be memory that came from no pool, or from another process's.
     ///
     /// # Errors
     /// Nothing was allocated at this address, or it is freed already.
     pub fn free(driver: &Driver, stream: &Arc<Stream>, address: u64) -> Result {
+        if opened::is_pooled(address) {
+            stream.context.check()?;
+            return match opened::close(address, true)? {
+                Some(whole) => stream.submit(Work::Unmap(whole)).map(drop),
+                None => Ok(()),
+            };
+        }
         let range = driver
             .memory
             .find(address)

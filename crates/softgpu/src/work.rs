@@ -94,6 +94,7 @@ impl Work {
                 let _ = driver.memory.free(*address, |_| true);
                 Ok(())
             }
+            Self::Unmap(whole) => whole.unmap(),
             // What comes after a fault is dropped; the fault itself is remembered by the context.
             _ if state.is_err() => Ok(()),
             Self::Kernel(kernel) => kernel.run(),

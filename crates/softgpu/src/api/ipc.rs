@@ -1,43 +1,35 @@
-//! Device memory of other processes. A handle names the process and its descriptor of the memory, which the process that opens it
+//! Device memory and events of other processes. A handle names the process and its descriptor, which the process that opens it
 //! finds in `/proc`.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
-//! | 0 | 8 | magic `SOFTGPUM` |
+//! | 0 | 8 | magic `SOFTGPUM`; `SOFTGPUE` for an event, which has nothing from offset 24 on |
 //! | 8 | 4 | process |
 //! | 12 | 4 | its descriptor |
-//! | 16 | 8 | bytes of the file |
-//! | 24 | 8 | where in there the memory begins |
+//! | 16 | 8 | number of the file: the descriptor may be another file's later |
+//! | 24 | 8 | bytes of the file |
+//! | 32 | 8 | where in there the memory begins |
 //!
 //! All numbers are little-endian.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use fermata_abi::sys::driver as cu;
-use parking_lot::Mutex;
 
 use super::args::Out;
 use super::init::driver;
-use crate::error::{CuError, INVALID_VALUE, Result};
-use crate::memory::{GRANULARITY, Kind, Physical, Protection};
-use crate::{checkpoint, context};
+use super::to_pointer;
+use crate::error::{CuError, INVALID_VALUE, OPERATING_SYSTEM, Result};
+use crate::event::Event;
+use crate::memory::{Kind, Physical, Shared};
+use crate::recordings::Recordings;
+use crate::{checkpoint, context, opened};
 
-const MAGIC: &[u8; 8] = b"SOFTGPUM";
-
-/// Memory of another process that is open here.
-#[derive(Debug)]
-struct Opened {
-    handle: [u8; 64],
-    base: u64,
-    size: u64,
-    times: u64,
-}
-
-/// By the address that was given for it.
-static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+const MEMORY: &[u8; 8] = b"SOFTGPUM";
+const EVENT: &[u8; 8] = b"SOFTGPUE";
 
 fn number<const N: usize>(bytes: &[u8; 64], at: usize) -> [u8; N] {
     let mut number = [0; N];
@@ -45,58 +37,57 @@ fn number<const N: usize>(bytes: &[u8; 64], at: usize) -> [u8; N] {
     number
 }
 
-fn open(bytes: [u8; 64]) -> Result<u64> {
-    let context = context::current()?;
-    let mut opened = OPENED.lock();
-    if let Some((address, known)) = opened.iter_mut().find(|(_, it)| it.handle == bytes) {
-        known.times += 1;
-        return Ok(*address);
-    }
-    let process = u32::from_le_bytes(number(&bytes, 8));
-    if bytes[..8] != *MAGIC {
+fn word(bytes: &[u8; 64], at: usize) -> u64 {
+    u64::from_le_bytes(number(bytes, at))
+}
+
+/// The handle of a descriptor of this process; `file` is the number of its file.
+fn handle_of(magic: &[u8; 8], descriptor: i32, file: u64) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..8].copy_from_slice(magic);
+    bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+    bytes[12..16].copy_from_slice(&descriptor.to_le_bytes());
+    bytes[16..24].copy_from_slice(&file.to_le_bytes());
+    bytes
+}
+
+/// The file that a handle of another process names.
+fn file_of(bytes: &[u8; 64], magic: &[u8; 8]) -> Result<OwnedFd> {
+    let process = u32::from_le_bytes(number(bytes, 8));
+    if bytes[..8] != *magic {
         return Err(INVALID_VALUE);
     }
     if process == std::process::id() {
         return Err(CuError(cu::CUDA_ERROR_INVALID_CONTEXT));
     }
-    let descriptor = u32::from_le_bytes(number(&bytes, 12));
+    let descriptor = u32::from_le_bytes(number(bytes, 12));
     let path = format!("/proc/{process}/fd/{descriptor}");
     let file = File::options().read(true).write(true).open(path);
-    let file = OwnedFd::from(file.map_err(|_| INVALID_VALUE)?);
-    let physical = Physical::import(file, 0)?;
-    let (size, offset) = (
-        u64::from_le_bytes(number(&bytes, 16)),
-        u64::from_le_bytes(number(&bytes, 24)),
-    );
-    if physical.size != size || offset >= size || !size.is_multiple_of(GRANULARITY) {
-        return Err(INVALID_VALUE);
+    let file = file.map_err(|_| INVALID_VALUE)?;
+    let known = file.metadata().map_err(|_| INVALID_VALUE)?;
+    match known.ino() == word(bytes, 16) {
+        true => Ok(file.into()),
+        false => Err(INVALID_VALUE),
     }
-    let memory = &driver()?.memory;
-    let owner = physical.device;
-    let base = memory.reserve(size, 0, 0)?;
-    let mapped = memory.map(base, size, 0, physical).and_then(|()| {
-        for device in [owner, context.device.ordinal] {
-            memory.set_access(base, size, device, Protection::ReadWrite)?;
-        }
-        Ok(())
-    });
-    if let Err(error) = mapped {
-        // The first failure is the one to report.
-        let _ = memory.unmap(base, size);
-        let _ = memory.unreserve(base, size);
-        return Err(error);
-    }
-    let address = base + offset;
-    opened.insert(
-        address,
-        Opened {
-            handle: bytes,
-            base,
-            size,
-            times: 1,
-        },
-    );
-    Ok(address)
+}
+
+/// The handle of an allocation that is a file.
+pub(super) fn handle_of_memory(shared: &Shared) -> Result<[u8; 64]> {
+    let known = std::fs::metadata(format!("/proc/self/fd/{}", shared.descriptor));
+    let file = known.map_err(|_| OPERATING_SYSTEM)?.ino();
+    let mut bytes = handle_of(MEMORY, shared.descriptor, file);
+    bytes[24..32].copy_from_slice(&shared.size.to_le_bytes());
+    bytes[32..40].copy_from_slice(&shared.offset.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Opens memory of another process; `pooled` if it is of a memory pool.
+pub(super) fn open(bytes: [u8; 64], pooled: bool) -> Result<u64> {
+    let device = context::current()?.device.ordinal;
+    let place = (word(&bytes, 24), word(&bytes, 32));
+    opened::open(bytes, place, device, pooled, || {
+        Physical::import(file_of(&bytes, MEMORY)?, 0)
+    })
 }
 
 api! {
@@ -109,12 +100,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         let shared = checkpoint::quiet(driver, || driver.memory.share(range.base))?;
-        let mut bytes = [0; 64];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
-        bytes[12..16].copy_from_slice(&shared.descriptor.to_le_bytes());
-        bytes[16..24].copy_from_slice(&shared.size.to_le_bytes());
-        bytes[24..32].copy_from_slice(&shared.offset.to_le_bytes());
+        let bytes = handle_of_memory(&shared)?;
         out.set(cu::CUipcMemHandle { reserved: bytes.map(|byte| byte as c_char) })
     }
 
@@ -122,21 +108,28 @@ api! {
         if out.is_null() || flags & !cu::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS != 0 {
             return Err(INVALID_VALUE);
         }
-        out.set(open(handle.reserved.map(|byte| byte as u8))?)
+        out.set(open(handle.reserved.map(|byte| byte as u8), false)?)
     }
 
     fn cuIpcCloseMemHandle(address: cu::CUdeviceptr) {
         context::current()?.synchronize()?;
-        let mut opened = OPENED.lock();
-        let known = opened.get_mut(&address).ok_or(INVALID_VALUE)?;
-        known.times -= 1;
-        if known.times > 0 {
-            return Ok(());
+        opened::close(address, false)?.map_or(Ok(()), |whole| whole.unmap())
+    }
+
+    fn cuIpcGetEventHandle(out: Out<cu::CUipcEventHandle>, event: cu::CUevent) {
+        let event = Event::resolve(event)?;
+        let recordings = event.between.as_ref().filter(|_| !out.is_null()).ok_or(INVALID_VALUE)?;
+        let bytes = handle_of(EVENT, recordings.file().as_raw_fd(), recordings.number()?);
+        out.set(cu::CUipcEventHandle { reserved: bytes.map(|byte| byte as c_char) })
+    }
+
+    fn cuIpcOpenEventHandle(out: Out<cu::CUevent>, handle: cu::CUipcEventHandle) {
+        let context = context::current()?;
+        if out.is_null() {
+            return Err(INVALID_VALUE);
         }
-        let (base, size) = (known.base, known.size);
-        opened.remove(&address);
-        let memory = &driver()?.memory;
-        memory.unmap(base, size)?;
-        memory.unreserve(base, size)
+        let bytes = handle.reserved.map(|byte| byte as u8);
+        let recordings = Recordings::open(file_of(&bytes, EVENT)?, word(&bytes, 16))?;
+        out.set(to_pointer(Event::open(&context, recordings)?.handle))
     }
 }

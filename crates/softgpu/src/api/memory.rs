@@ -13,6 +13,7 @@ use crate::context;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
 use crate::hold::HeldWork;
 use crate::memory::{Kind, Range};
+use crate::opened;
 
 fn allocate(bytes: u64) -> Result<u64> {
     let context = context::current()?;
@@ -102,6 +103,10 @@ api! {
         }
         if driver()?.memory.find(address).is_some_and(|r| r.base == address && matches!(r.kind, Kind::Graph)) {
             return Ok(());
+        }
+        if opened::is_pooled(address) {
+            context::current()?.synchronize()?;
+            return opened::close(address, true)?.map_or(Ok(()), |whole| whole.unmap());
         }
         let range = free(address, |range| {
             matches!(range.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed { .. })

@@ -1,6 +1,7 @@
 //! Memory pools and stream-ordered allocation.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
@@ -10,11 +11,14 @@ use super::args::{In, Out};
 use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::capture;
-use crate::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, Result};
 use crate::graph::GraphObject;
-use crate::memory::Protection;
+use crate::memory::{Kind, Protection, memory_file};
 use crate::pool::Pool;
 use crate::stream::Stream;
+
+/// What the files of exported pools are called; the device's ordinal follows.
+const NAME: &str = "softgpu-pool-";
 
 fn allocate(
     out: Out<cu::CUdeviceptr>,
@@ -89,11 +93,13 @@ api! {
         if out.is_null() || properties.allocType != cu::CU_MEM_ALLOCATION_TYPE_PINNED {
             return Err(INVALID_VALUE);
         }
-        if properties.location.type_ != cu::CU_MEM_LOCATION_TYPE_DEVICE || properties.handleTypes != 0 {
+        let types = properties.handleTypes;
+        let known = types & !cu::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR == 0;
+        if properties.location.type_ != cu::CU_MEM_LOCATION_TYPE_DEVICE || !known {
             return Err(NOT_SUPPORTED);
         }
         let driver = driver()?;
-        out.set(to_pointer(Pool::create(driver, driver.device(properties.location.id)?, false).handle))
+        out.set(to_pointer(Pool::create(driver, driver.device(properties.location.id)?, types).handle))
     }
 
     /// What was allocated from it stays until it is freed.
@@ -213,6 +219,9 @@ api! {
         if pool.device.ordinal != device.ordinal {
             return Err(CuError(cu::CUDA_ERROR_INVALID_DEVICE));
         }
+        if pool.imported {
+            return Err(INVALID_VALUE);
+        }
         device.pools.lock().current = to_handle(handle);
         Ok(())
     }
@@ -242,6 +251,9 @@ api! {
     ) {
         let _ = kind;
         let (device, pool) = (device_at(location)?, Pool::resolve(driver()?, handle)?);
+        if pool.imported {
+            return Err(INVALID_VALUE);
+        }
         device.pools.lock().current = pool.handle;
         Ok(())
     }
@@ -252,8 +264,55 @@ api! {
         kind: cu::CUmemAllocationHandleType,
         flags: c_ulonglong,
     ) {
-        let _ = (out, kind, flags);
-        Pool::resolve(driver()?, handle)?;
-        Err(NOT_SUPPORTED)
+        let pool = Pool::resolve(driver()?, handle)?;
+        if out.is_null() || flags != 0 || kind & pool.handle_types == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let file = memory_file(&format!("{NAME}{}", pool.device.ordinal), 0);
+        out.cast::<c_int>().set(file.map_err(|_| OPERATING_SYSTEM)?.into_raw_fd())
+    }
+
+    /// The descriptor itself stands where a pointer to a handle would.
+    fn cuMemPoolImportFromShareableHandle(
+        out: Out<cu::CUmemoryPool>,
+        shareable: Out<c_void>,
+        kind: cu::CUmemAllocationHandleType,
+        flags: c_ulonglong,
+    ) {
+        let driver = driver()?;
+        if out.is_null() || flags != 0 || kind != cu::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+            return Err(INVALID_VALUE);
+        }
+        let link = format!("/proc/self/fd/{}", shareable.as_ptr().addr());
+        let target = std::fs::read_link(link).map_err(|_| INVALID_VALUE)?;
+        let target = target.to_string_lossy();
+        let rest = target.strip_prefix("/memfd:").and_then(|it| it.strip_prefix(NAME));
+        let device = rest.and_then(|it| it.split_whitespace().next()?.parse().ok()).ok_or(INVALID_VALUE)?;
+        out.set(to_pointer(Pool::import(driver, driver.device(device)?).handle))
+    }
+
+    fn cuMemPoolExportPointer(out: Out<cu::CUmemPoolPtrExportData>, address: cu::CUdeviceptr) {
+        let driver = driver()?;
+        let range = driver.memory.find(address).filter(|it| it.base == address).ok_or(INVALID_VALUE)?;
+        let Kind::Pool { pool } = range.kind else { return Err(INVALID_VALUE) };
+        let shareable = driver.pools().get(pool).is_some_and(|it| it.handle_types != 0);
+        if out.is_null() || !shareable {
+            return Err(INVALID_VALUE);
+        }
+        // Memory of such a pool has been a file from the beginning.
+        let reserved = super::ipc::handle_of_memory(&driver.memory.share(address)?)?;
+        out.set(cu::CUmemPoolPtrExportData { reserved })
+    }
+
+    fn cuMemPoolImportPointer(
+        out: Out<cu::CUdeviceptr>,
+        handle: cu::CUmemoryPool,
+        data: In<cu::CUmemPoolPtrExportData>,
+    ) {
+        let pool = Pool::resolve(driver()?, handle)?;
+        if out.is_null() || !pool.imported {
+            return Err(INVALID_VALUE);
+        }
+        out.set(super::ipc::open(data.get()?.reserved, true)?)
     }
 }

@@ -399,22 +399,6 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcGetEventHandle(
-    _pHandle: *mut sys::CUipcEventHandle,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuIpcGetEventHandle")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcOpenEventHandle(
-    _phEvent: *mut sys::CUevent,
-    _handle: sys::CUipcEventHandle,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuIpcOpenEventHandle")
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLogsRegisterCallback(
     _callbackFunc: sys::CUlogsCallback,
     _userData: *mut core::ffi::c_void,
@@ -439,33 +423,6 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuMemGetHandleForAddressRange")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolExportPointer(
-    _shareData_out: *mut sys::CUmemPoolPtrExportData,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuMemPoolExportPointer")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
-    _pool_out: *mut sys::CUmemoryPool,
-    _handle: *mut core::ffi::c_void,
-    _handleType: sys::CUmemAllocationHandleType,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuMemPoolImportFromShareableHandle")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolImportPointer(
-    _ptr_out: *mut sys::CUdeviceptr,
-    _pool: sys::CUmemoryPool,
-    _shareData: *mut sys::CUmemPoolPtrExportData,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuMemPoolImportPointer")
 }
 
 #[unsafe(no_mangle)]

@@ -34,7 +34,8 @@ pub use access::Side;
 pub use evict::Saved;
 pub use map::{Advice, Kind, Range};
 pub use physical::Physical;
-pub use sys::Protection;
+pub use share::Shared;
+pub use sys::{Protection, memory_file};
 
 use crate::device::{Charge, Device};
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
@@ -120,19 +121,14 @@ impl Memory {
                 .ok_or(OUT_OF_MEMORY)?;
             (inner.allocate_mapping(device, len)?, len)
         };
+        let placed = Placed {
+            base,
+            size,
+            footprint,
+        };
         let id = self.fresh_id();
-        let device = device.ordinal;
-        inner.map.insert(Range::new(
-            Placed {
-                base,
-                size,
-                footprint,
-            },
-            kind,
-            device,
-            context,
-            id,
-        ));
+        let range = Range::new(placed, kind, device.ordinal, context, id);
+        inner.map.insert(range);
         Ok(base)
     }
 
@@ -374,7 +370,7 @@ impl Inner {
             Kind::Mapped { .. } => {
                 let _ = sys::reset_to_reserved(base, range.footprint);
             }
-            Kind::Device | Kind::Pool { .. } | Kind::Graph if range.size <= SMALL => {
+            Kind::Device | Kind::Pool { .. } | Kind::Graph if range.footprint <= SMALL => {
                 self.free_block(range.device, base, range.footprint);
             }
             _ => self.unmap(base, range.footprint),

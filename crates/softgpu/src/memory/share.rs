@@ -4,9 +4,12 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::with_exposed_provenance;
+use std::sync::Arc;
 
+use super::map::{Kind, Placed, Range};
 use super::physical::NAME;
 use super::{GRANULARITY, Memory, Protection, SMALL, sys};
+use crate::device::Device;
 use crate::error::{INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, Result};
 use fermata_abi::sys::driver as cu;
 
@@ -29,7 +32,7 @@ impl Memory {
     pub fn share(&self, base: u64) -> Result<Shared> {
         let mut inner = self.inner.write();
         let range = inner.map.at(base).ok_or(INVALID_VALUE)?;
-        let (start, len) = match range.size <= SMALL {
+        let (start, len) = match range.footprint <= SMALL {
             true => (base - base % GRANULARITY, GRANULARITY),
             false => (base, range.footprint),
         };
@@ -45,9 +48,7 @@ impl Memory {
         if let Some(file) = inner.shared.get(&start) {
             return Ok(shared(file));
         }
-        let name = format!("{NAME}{device}-{}", cu::CU_MEM_LOCATION_TYPE_DEVICE);
-        let file = sys::memory_file(&name, len).map_err(|_| OPERATING_SYSTEM)?;
-        let file = File::from(file);
+        let file = File::from(file_of(device, len)?);
         // SAFETY: the mapping of an allocation or slab is this long and stays while the map is locked, and nothing writes to
         // device memory now.
         let bytes = unsafe {
@@ -61,8 +62,41 @@ impl Memory {
         Ok(found)
     }
 
+    /// Allocates memory that is a file from the beginning, so that [`Memory::share`] changes nothing.
+    ///
+    /// # Errors
+    /// `size` is 0, or the device has not that much left.
+    pub fn allocate_shared(&self, device: &Arc<Device>, size: u64, kind: Kind) -> Result<u64> {
+        let len = size.checked_next_multiple_of(GRANULARITY);
+        let footprint = len.filter(|len| *len > 0).ok_or(INVALID_VALUE)?;
+        let mut inner = self.inner.write();
+        let base = inner.allocate_mapping(device, footprint)?;
+        let made = file_of(device.ordinal, footprint).and_then(|file| {
+            sys::map_file(base, footprint, &file, 0, Protection::ReadWrite)
+                .map_err(|_| OPERATING_SYSTEM)?;
+            Ok(file)
+        });
+        let file = made.inspect_err(|_| inner.unmap(base, footprint))?;
+        inner.shared.insert(base, file);
+        let placed = Placed {
+            base,
+            size,
+            footprint,
+        };
+        let id = self.fresh_id();
+        let range = Range::new(placed, kind, device.ordinal, 0, id);
+        inner.map.insert(range);
+        Ok(base)
+    }
+
     /// Whether other processes may have some of it.
     pub fn is_shared(&self) -> bool {
         !self.inner.read().shared.is_empty()
     }
+}
+
+/// A file of memory of a device.
+fn file_of(device: i32, len: u64) -> Result<OwnedFd> {
+    let name = format!("{NAME}{device}-{}", cu::CU_MEM_LOCATION_TYPE_DEVICE);
+    sys::memory_file(&name, len).map_err(|_| OPERATING_SYSTEM)
 }

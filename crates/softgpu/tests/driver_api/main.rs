@@ -5,6 +5,7 @@ mod common;
 
 mod basics;
 mod graphs;
+mod ipc;
 mod launches;
 mod libraries;
 mod linking;

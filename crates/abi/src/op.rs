@@ -25,7 +25,7 @@ pub use self::address::{Address, DEVICE_BASE, DEVICE_END, HOST_BASE, HOST_END};
 pub use self::launch::{Launch, LaunchAttribute, StreamRef};
 pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
 pub use self::reference::{Mipmap, ReferenceSettings};
-pub use self::shared::{SHARED, SharedMemory, Sharer};
+pub use self::shared::{SHARED, SharedEvent, SharedMemory, SharedPool, Sharer};
 pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
 pub use self::texture::{Resource, ResourceView, Sampler, Texture};
 pub use crate::handle::{
@@ -361,7 +361,7 @@ pub enum Op<'a> {
     StreamSync { stream: StreamRef },
     /// Answered at once: `CUDA_SUCCESS` or `CUDA_ERROR_NOT_READY`.
     StreamQuery { stream: StreamRef },
-    /// Not answered.
+    /// Not answered, except for an event of several processes: then when the driver has it.
     StreamWait {
         stream: StreamRef,
         event: EventId,
@@ -375,7 +375,7 @@ pub enum Op<'a> {
     },
     /// Not answered.
     EventDestroy { event: EventId },
-    /// Not answered.
+    /// Not answered, except for an event of several processes: then when the driver has it, so that the others find it there.
     EventRecord {
         event: EventId,
         stream: StreamRef,
@@ -491,6 +491,19 @@ pub enum Op<'a> {
     },
     /// Answered.
     MipmapDestroy { mipmap: MipmapId },
+    // --- events and memory pools of other processes of the session --------------------------------
+    /// Lets other processes have an event. Answered with [`ReplyBody::Bytes`], a [`SharedEvent`].
+    EventShare { sharer: Sharer, event: EventId },
+    /// Makes an event of what another process shares. Answered.
+    EventOpen {
+        event: EventId,
+        context: ContextId,
+        #[serde(with = "serde_bytes")]
+        shared: &'a [u8],
+    },
+    /// Takes memory of [`Op::MemFetch`] away that is mapped whole at a reservation's begin, and both with it, once the stream
+    /// gets there. Not answered.
+    MemCloseAsync { address: Address, stream: StreamRef },
 }
 
 impl Op<'_> {
@@ -513,9 +526,11 @@ impl Op<'_> {
             | Self::MipmapCreate { context, .. }
             | Self::StreamCreate { context, .. }
             | Self::EventCreate { context, .. }
+            | Self::EventOpen { context, .. }
             | Self::GraphInstantiate { context, .. } => Some(*context),
             Self::MemAllocAsync { stream, .. }
             | Self::MemFreeAsync { stream, .. }
+            | Self::MemCloseAsync { stream, .. }
             | Self::Copy { stream, .. }
             | Self::Copy3d { stream, .. }
             | Self::Fill { stream, .. }

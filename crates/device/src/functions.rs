@@ -298,6 +298,8 @@ functions! {
         cuTensorMapEncodeIm2col(map: *mut CUtensorMap, data_type: CUtensorMapDataType, rank: u32, address: *mut c_void, dims: *const u64, strides: *const u64, lower: *const c_int, upper: *const c_int, channels: u32, pixels: u32, steps: *const u32, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle, promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill);
         cuTensorMapEncodeIm2colWide(map: *mut CUtensorMap, data_type: CUtensorMapDataType, rank: u32, address: *mut c_void, dims: *const u64, strides: *const u64, lower: c_int, upper: c_int, channels: u32, pixels: u32, steps: *const u32, interleave: CUtensorMapInterleave, mode: CUtensorMapIm2ColWideMode, swizzle: CUtensorMapSwizzle, promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill);
         cuTensorMapReplaceAddress(map: *mut CUtensorMap, address: *mut c_void);
+        cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
+        cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
         cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
         cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
         cuModuleEnumerateFunctions(functions: *mut CUfunction, count: c_uint, module: CUmodule);

@@ -1,6 +1,8 @@
 //! Streams, events and what orders work.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
+
+use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
 use crate::{Driver, EventHandle, StreamHandle};
@@ -69,6 +71,30 @@ impl Driver {
     /// What the driver says.
     pub fn destroy_event(&self, event: EventHandle) -> Result<()> {
         self.f.cuEventDestroy_v2(event.raw())
+    }
+
+    /// The handle by which other processes open an event, which was made with `CU_EVENT_INTERPROCESS`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn event_handle(&self, event: EventHandle) -> Result<[u8; 64]> {
+        let mut handle = cu::CUipcEventHandle::default();
+        // SAFETY: the pointer refers to a live local.
+        unsafe { self.f.cuIpcGetEventHandle(&mut handle, event.raw())? };
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// Opens an event of another process in the current context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn open_event(&self, handle: [u8; 64]) -> Result<EventHandle> {
+        let reserved = handle.map(|byte| byte as c_char);
+        let mut event = std::ptr::null_mut();
+        let handle = cu::CUipcEventHandle { reserved };
+        // SAFETY: the pointer refers to a live local; the handle is plain bytes, which the driver checks.
+        unsafe { self.f.cuIpcOpenEventHandle(&mut event, handle)? };
+        Ok(EventHandle::from_raw(event))
     }
 
     /// Records an event in a stream.

@@ -44,7 +44,7 @@ pub use live::{
     level_bytes,
 };
 pub use module_images::Examining;
-pub use share::{ShareError, Sharing};
+pub use share::{ShareError, Sharing, event_handle};
 pub use site::{Site, Summary};
 pub use thread::Thread;
 pub use tier::{Tier, TierState, TierStatus};

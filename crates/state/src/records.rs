@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], a list of [`StoredImage`], the shared memory ([`Sharing`]), [`Session::places`], [`Session::references`] and [`Session::mipmaps`], in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`] and [`Sharing::opened`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 10 | |
+//! | 11 | |
+//! | 10 | the events that other processes share |
 //! | 9 | the references and the arrays with levels |
 //! | 8 | where multiprocessors lie |
 //! | 7 | the shared memory |
@@ -38,7 +39,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -148,6 +149,8 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let body = postcard::to_extend(&session.places, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.references, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.mipmaps, body).map_err(RecordError::Encode)?;
+    let opened = &session.sharing.opened;
+    let body = postcard::to_extend(opened, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -194,15 +197,16 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let mut body = Cow::Borrowed(body);
     // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 15,
-        2 => 14,
-        3 => 12,
-        4 => 11,
-        5 => 10,
-        6 => 9,
-        7 => 6,
-        8 => 3,
-        9 => 2,
+        1 => 16,
+        2 => 15,
+        3 => 13,
+        4 => 12,
+        5 => 11,
+        6 => 10,
+        7 => 7,
+        8 => 4,
+        9 => 3,
+        10 => 1,
         _ => 0,
     };
     if missing > 0 {
@@ -221,6 +225,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     session.references = references;
     let (mipmaps, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.mipmaps = mipmaps;
+    let (opened, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.sharing.opened = opened;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

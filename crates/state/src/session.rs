@@ -68,7 +68,7 @@ pub struct Session {
     pub(crate) held: BTreeMap<HeldImageId, ImageId>,
     /// What is known of images.
     pub(crate) facts: BTreeMap<ImageId, ImageFacts>,
-    /// Memory shared with other processes; in the file it comes behind the session.
+    /// Memory and events shared with other processes; in the file they come behind the session.
     #[serde(skip)]
     pub sharing: Sharing,
     /// Where the multiprocessors of devices lie, by index, as the program was told. In the records it has a place of its
@@ -335,6 +335,9 @@ impl Session {
         }
         removed.streams = handles(self.streams.take_where(|it| it.context == handle));
         removed.events = handles(self.events.take_where(|it| it.context == handle));
+        for gone in &removed.events {
+            self.sharing.forget_event(*gone);
+        }
         removed.executables = handles(self.executables.take_where(|it| it.context == handle));
         let mipmaps = self.mipmaps.take_where(|it| it.context == handle);
         let mipmaps = mipmaps.into_iter();
@@ -456,6 +459,16 @@ impl Session {
     pub fn remove_allocation(&mut self, address: Address) -> Result<Allocation, StateError> {
         let gone = self.allocations.remove(address)?;
         self.sharing.shared.remove(&gone.buffer);
+        Ok(gone)
+    }
+
+    /// Removes an event; others can open it no more.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_event(&mut self, handle: EventId) -> Result<Event, StateError> {
+        let gone = self.events.remove(handle)?;
+        self.sharing.forget_event(handle);
         Ok(gone)
     }
 

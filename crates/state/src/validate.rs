@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Op, Raw};
+use fermata_abi::sys::driver as cu;
 
 use crate::{ImageId, Session, Shared, StateError};
 
@@ -267,13 +268,27 @@ impl Session {
         let sharing = &self.sharing;
         let named = sharing.shared.is_empty() || sharing.own.is_some();
         rule(named, KIND, 0u64, "its process has no name")?;
+        let buffers: BTreeSet<u64> = match self.shares_events() {
+            true => self.buffers().iter().map(|it| it.number).collect(),
+            false => BTreeSet::new(),
+        };
         for (buffer, shared) in &sharing.shared {
-            let number = match shared {
-                Shared::Allocation(address) => self.allocations.get(*address)?.buffer,
-                Shared::Memory(handle) => self.memories.get(*handle)?.buffer,
+            let own = match shared {
+                Shared::Allocation(address) => self.allocations.get(*address)?.buffer == *buffer,
+                Shared::Memory(handle) => self.memories.get(*handle)?.buffer == *buffer,
+                Shared::Event(handle) => {
+                    let known = self.events.get(*handle)?;
+                    let between = known.flags & cu::CU_EVENT_INTERPROCESS != 0;
+                    let again = sharing.opened.contains_key(handle) || buffers.contains(buffer);
+                    between && !again && (1..=self.next_buffer).contains(buffer)
+                }
             };
-            let reason = "its number is another's";
-            rule(number == *buffer, KIND, *buffer, reason)?;
+            rule(own, KIND, *buffer, "its number is another's")?;
+        }
+        for handle in sharing.opened.keys() {
+            let known = self.events.get(*handle)?;
+            let between = known.flags & cu::CU_EVENT_INTERPROCESS != 0;
+            rule(between, "event", *handle, "no other process can have it")?;
         }
         for handle in sharing.fetched.keys() {
             let memory = self.memories.get(*handle)?;
@@ -281,6 +296,11 @@ impl Session {
             rule(!again, KIND, *handle, "it is another process's")?;
         }
         Ok(())
+    }
+
+    fn shares_events(&self) -> bool {
+        let mut shared = self.sharing.shared.values();
+        shared.any(|it| matches!(it, Shared::Event(_)))
     }
 
     fn check_numbers(&self) -> Result<(), StateError> {

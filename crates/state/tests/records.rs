@@ -8,6 +8,7 @@ use fermata_abi::op::{
     ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId, HostKind,
     MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
 };
+use fermata_abi::sys::driver as cu;
 use fermata_state::records::{self, RecordError};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Fetched, Function, HostRegion, IMAGE_BUFFERS,
@@ -323,15 +324,16 @@ fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
     for (version, missing) in [
-        (1, 15),
-        (2, 14),
-        (3, 12),
-        (4, 11),
-        (5, 10),
-        (6, 9),
-        (7, 6),
-        (8, 3),
-        (9, 2),
+        (1, 16),
+        (2, 15),
+        (3, 13),
+        (4, 12),
+        (5, 11),
+        (6, 10),
+        (7, 7),
+        (8, 4),
+        (9, 3),
+        (10, 1),
     ] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
@@ -490,7 +492,7 @@ fn a_cut_or_newer_file_is_refused() {
         assert!(decode(&bytes[..len]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[8] = 11;
+    newer[8] = 12;
     let sum = *blake3::Hasher::new()
         .update(&newer[..24])
         .update(&newer[56..])
@@ -501,7 +503,7 @@ fn a_cut_or_newer_file_is_refused() {
         decode(&newer)
             .unwrap_err()
             .to_string()
-            .contains("version 11")
+            .contains("version 12")
     );
 }
 
@@ -644,6 +646,7 @@ fn content_of_fetched_memory_is_its_owners_and_what_is_shared_goes_with_its_memo
         own: Some([1; 16]),
         shared: [(1, Shared::Memory(MemoryId::from_raw(0x100)))].into(),
         fetched: [(MemoryId::from_raw(0x110), from)].into(),
+        ..Sharing::default()
     };
     session.validate().unwrap();
     let numbers: Vec<u64> = session.buffers().iter().map(|it| it.number).collect();
@@ -663,5 +666,63 @@ fn content_of_fetched_memory_is_its_owners_and_what_is_shared_goes_with_its_memo
     session.release_memory(MemoryId::from_raw(0x100)).unwrap();
     session.release_memory(MemoryId::from_raw(0x110)).unwrap();
     assert!(session.sharing.shared.is_empty() && session.sharing.fetched.is_empty());
+    session.validate().unwrap();
+}
+
+#[test]
+fn events_of_several_processes_have_numbers_of_their_own_and_go_with_their_context() {
+    let mut session = run(vec![Step::Context(0)]);
+    let context = session.contexts.iter().next().unwrap().0;
+    let flags = cu::CU_EVENT_INTERPROCESS | cu::CU_EVENT_DISABLE_TIMING;
+    let [shared, opened, plain] = [0x1000, 0x1010, 0x1020].map(EventId::from_raw);
+    for (event, flags) in [(shared, flags), (opened, flags), (plain, 0)] {
+        let event_of = Event {
+            context,
+            flags,
+            recorded: false,
+        };
+        session.events.insert(event, event_of).unwrap();
+    }
+    let number = session.number_buffer();
+    let from = Fetched {
+        sharer: [2; 16],
+        buffer: 9,
+    };
+    session.sharing = Sharing {
+        own: Some([1; 16]),
+        shared: [(number, Shared::Event(shared))].into(),
+        opened: [(opened, from)].into(),
+        ..Sharing::default()
+    };
+    session.validate().unwrap();
+    assert_eq!(session.sharing.number_of(shared), Some(number));
+    assert_eq!(session.sharing.number_of(opened), None);
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    let wrong = |change: &dyn Fn(&mut Sharing)| {
+        let mut wrong = session.clone();
+        change(&mut wrong.sharing);
+        wrong.validate().is_err()
+    };
+    assert!(wrong(&|it| {
+        it.shared.insert(number + 1, Shared::Event(shared));
+    }));
+    assert!(wrong(&|it| {
+        it.shared.insert(number, Shared::Event(opened));
+    }));
+    assert!(wrong(&|it| {
+        it.shared.insert(number, Shared::Event(plain));
+    }));
+    assert!(wrong(&|it| {
+        it.opened.insert(plain, from);
+    }));
+    assert!(wrong(&|it| {
+        it.opened.insert(EventId::from_raw(0x1030), from);
+    }));
+    let mut without = session.clone();
+    without.remove_event(shared).unwrap();
+    without.remove_event(opened).unwrap();
+    assert!(without.sharing.shared.is_empty() && without.sharing.opened.is_empty());
+    session.remove_context(context).unwrap();
+    assert!(session.sharing.shared.is_empty() && session.sharing.opened.is_empty());
     session.validate().unwrap();
 }

@@ -280,6 +280,7 @@ impl Server {
                     .map_or(Ok(()), |error| Err(error.clone()))
             }
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
+            Then::Unmap(gone) => self.unmap_closed(gone).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {
                 let allocated = self.allocate(context, size).map(ReplyBody::U64);
                 let op = Op::MemAlloc { context, size };

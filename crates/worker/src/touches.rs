@@ -64,6 +64,7 @@ impl Touches {
                     | Op::StreamQuery { .. }
                     | Op::StreamDestroy { .. }
                     | Op::MemFreeAsync { .. }
+                    | Op::MemCloseAsync { .. }
             ),
             uses: None,
             changes: None,
@@ -79,6 +80,7 @@ impl Touches {
             | Op::WriteValue { stream, .. }
             | Op::WaitValue { stream, .. }
             | Op::MemFreeAsync { stream, .. }
+            | Op::MemCloseAsync { stream, .. }
             | Op::StreamSync { stream }
             | Op::StreamQuery { stream } => touches.stream = Some(*stream),
             Op::StreamWait { stream, event, .. } | Op::EventRecord { stream, event, .. } => {
@@ -101,9 +103,10 @@ impl Touches {
                 let stream = *stream;
                 touches.stream = Some(StreamRef { context, stream });
             }
-            Op::EventDestroy { event } | Op::EventSync { event } | Op::EventQuery { event } => {
-                touches.events[0] = Some(*event)
-            }
+            Op::EventDestroy { event }
+            | Op::EventSync { event }
+            | Op::EventQuery { event }
+            | Op::EventShare { event, .. } => touches.events[0] = Some(*event),
             Op::EventElapsed { start, end } => touches.events = [Some(*start), Some(*end)],
             Op::FunctionSetAttribute { function, .. } => touches.changes = Some(Launched::Function(*function)),
             Op::GraphUpdate { exec, .. }
@@ -160,6 +163,7 @@ impl Touches {
             | Op::MipmapCreate { .. }
             | Op::StreamCreate { .. }
             | Op::EventCreate { .. }
+            | Op::EventOpen { .. }
             | Op::GraphInstantiate { .. } => {}
         }
         touches.apart = touches.stream.is_some_and(|it| {

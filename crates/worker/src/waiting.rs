@@ -1,7 +1,7 @@
 //! An answer that waits for the device: for which work, and what is done then.
 
 use fermata_abi::op::{Address, ArrayId, ContextId, MipmapId, ModuleId, StreamRef};
-use fermata_device::{DriverError, EventHandle, PinnedBuffer};
+use fermata_device::{DriverError, EventHandle, PhysicalHandle, PinnedBuffer};
 use fermata_state::MipmappedArray;
 use fermata_wire::Ticket;
 
@@ -16,6 +16,16 @@ pub(crate) struct Mark {
     pub stream: StreamRef,
     pub count: u64,
     pub event: Option<EventHandle>,
+}
+
+/// Memory of another process that is mapped whole at a reservation's begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unmapping {
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+    /// In the driver.
+    pub memory: Option<PhysicalHandle>,
 }
 
 /// What is done when the wait is over.
@@ -44,6 +54,8 @@ pub(crate) enum Then {
     Hold(PinnedBuffer),
     /// Device memory is freed.
     Free(Address),
+    /// Memory of another process is taken away.
+    Unmap(Unmapping),
     /// Device memory is allocated, once what is being freed is free.
     Allocate {
         /// The context.

@@ -7,7 +7,6 @@ use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
 use crate::frame::entry::driver_api;
-use crate::link;
 use crate::object::mirror::{Block, Kind};
 use crate::object::session::session;
 use crate::object::stream::legacy;
@@ -113,14 +112,14 @@ driver_api! {
         let stream = legacy(&*session.contexts.get(context)?);
         let event = session.events.get(event)?;
         event.note_recorded();
-        link::post(&Op::EventRecord { event: event.handle, stream, flags: 0 })
+        event.send(&Op::EventRecord { event: event.handle, stream, flags: 0 })
     }
 
     fn cuCtxWaitEvent(context: sys::CUcontext, event: sys::CUevent) {
         let session = session()?;
         let stream = legacy(&*session.contexts.get(context)?);
-        let event = session.events.get(event)?.handle;
-        link::post(&Op::StreamWait { stream, event, flags: 0 })
+        let event = session.events.get(event)?;
+        event.send(&Op::StreamWait { stream, event: event.handle, flags: 0 })
     }
 }
 

@@ -20,13 +20,10 @@ const FLAGS: c_uint =
 
 driver_api! {
     fn cuEventCreate(event: Out<sys::CUevent>, flags: c_uint) {
-        // Between processes, events keep no time.
+        // Events of several processes keep no time.
         let timed_between = flags & (sys::CU_EVENT_INTERPROCESS | sys::CU_EVENT_DISABLE_TIMING) == sys::CU_EVENT_INTERPROCESS;
         if flags & !FLAGS != 0 || timed_between {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
-        }
-        if flags & sys::CU_EVENT_INTERPROCESS != 0 {
-            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         event.set(to_pointer(session()?.events.create(&current()?, flags)?.handle))
     }
@@ -76,11 +73,12 @@ driver_api! {
     }
 }
 
-fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
+fn record(given: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
     let session = session()?;
-    let event = session.events.get(event)?;
+    let event = session.events.get(given)?;
     let handled = if flags & sys::CU_EVENT_RECORD_EXTERNAL != 0 {
-        capture::add(session, stream, || Ok(NodeKind::EventRecord(event.handle)))?
+        let node = || Ok(NodeKind::EventRecord(session.events.get_for_graph(given)?));
+        capture::add(session, stream, node)?
     } else {
         capture::record(session, stream, event.handle)?
     };
@@ -92,7 +90,7 @@ fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
         return Err(sys::CUDA_ERROR_INVALID_HANDLE);
     }
     event.note_recorded();
-    link::post(&Op::EventRecord {
+    event.send(&Op::EventRecord {
         event: event.handle,
         stream,
         flags: 0,

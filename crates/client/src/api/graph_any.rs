@@ -139,10 +139,10 @@ fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
             sys::CU_GRAPH_NODE_TYPE_GRAPH => child_of(of_kind.graph.graph)?,
             sys::CU_GRAPH_NODE_TYPE_EMPTY => NodeKind::Empty,
             sys::CU_GRAPH_NODE_TYPE_WAIT_EVENT => {
-                NodeKind::EventWait(session()?.events.get(of_kind.eventWait.event)?.handle)
+                NodeKind::EventWait(session()?.events.get_for_graph(of_kind.eventWait.event)?)
             }
             sys::CU_GRAPH_NODE_TYPE_EVENT_RECORD => {
-                NodeKind::EventRecord(session()?.events.get(of_kind.eventRecord.event)?.handle)
+                NodeKind::EventRecord(session()?.events.get_for_graph(of_kind.eventRecord.event)?)
             }
             sys::CU_GRAPH_NODE_TYPE_MEM_ALLOC => NodeKind::MemAlloc(alloc_node(
                 of_kind.alloc.poolProps.location.id,

@@ -174,7 +174,7 @@ driver_api! {
         event: sys::CUevent,
     ) {
         let session = session()?;
-        let event = NodeKind::EventRecord(session.events.get(event)?.handle);
+        let event = NodeKind::EventRecord(session.events.get_for_graph(event)?);
         session.graphs.lock().set_exec(exec, of(node), event)
     }
 
@@ -184,7 +184,7 @@ driver_api! {
         event: sys::CUevent,
     ) {
         let session = session()?;
-        let event = NodeKind::EventWait(session.events.get(event)?.handle);
+        let event = NodeKind::EventWait(session.events.get_for_graph(event)?);
         session.graphs.lock().set_exec(exec, of(node), event)
     }
 

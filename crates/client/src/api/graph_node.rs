@@ -91,7 +91,7 @@ driver_api! {
         count: usize,
         event: sys::CUevent,
     ) {
-        let event = session()?.events.get(event)?.handle;
+        let event = session()?.events.get_for_graph(event)?;
         node.set(add(graph, &after.list(count)?, NodeKind::EventRecord(event))?)
     }
 
@@ -102,7 +102,7 @@ driver_api! {
         count: usize,
         event: sys::CUevent,
     ) {
-        let event = session()?.events.get(event)?.handle;
+        let event = session()?.events.get_for_graph(event)?;
         node.set(add(graph, &after.list(count)?, NodeKind::EventWait(event))?)
     }
 
@@ -230,7 +230,7 @@ driver_api! {
 
     fn cuGraphEventRecordNodeSetEvent(node: sys::CUgraphNode, event: sys::CUevent) {
         let session = session()?;
-        let event = session.events.get(event)?.handle;
+        let event = session.events.get_for_graph(event)?;
         session.graphs.lock().set_kind(of(node), NodeKind::EventRecord(event))
     }
 
@@ -243,7 +243,7 @@ driver_api! {
 
     fn cuGraphEventWaitNodeSetEvent(node: sys::CUgraphNode, event: sys::CUevent) {
         let session = session()?;
-        let event = session.events.get(event)?.handle;
+        let event = session.events.get_for_graph(event)?;
         session.graphs.lock().set_kind(of(node), NodeKind::EventWait(event))
     }
 
@@ -331,10 +331,14 @@ pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAlloc
         context: context.handle,
         size: bytes,
     };
+    let pool = session.pools.default_of(&session.devices, device)?;
     let address = link::ask(&op, link::number)?;
-    session
-        .memory
-        .insert(Block::new(address, bytes, Kind::Pool, &context));
+    session.memory.insert(Block::new(
+        address,
+        bytes,
+        Kind::Pool(pool.handle),
+        &context,
+    ));
     Ok(MemAllocNode {
         device,
         bytes,

@@ -204,8 +204,8 @@ fn issue_special(
     let mut events = Vec::new();
     for (event, id, value) in given.events {
         let event = session.events.get(event)?;
-        // As the driver: such events keep no time.
-        if event.flags & sys::CU_EVENT_DISABLE_TIMING == 0 {
+        // As the driver: such events keep no time, and are no other process's.
+        if event.flags & sys::CU_EVENT_DISABLE_TIMING == 0 || event.is_between() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let mut value = value;

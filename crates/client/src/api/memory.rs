@@ -1,6 +1,7 @@
 //! Device memory.
 
 use core::ffi::c_uint;
+use std::sync::Arc;
 
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
@@ -14,6 +15,7 @@ use crate::link::fault;
 use crate::link::room::with_room;
 use crate::object::context::current;
 use crate::object::mirror::{Block, Kind};
+use crate::object::pool::Pool;
 use crate::object::session::session;
 use crate::work::capture;
 
@@ -50,11 +52,12 @@ driver_api! {
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         match block.kind {
             Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::object::host::free(&session.memory, address, kind),
-            Kind::Device | Kind::Pool => {
-                let free = |block: &Block| matches!(block.kind, Kind::Device | Kind::Pool);
+            Kind::Device | Kind::Pool(_) => {
+                let free = |block: &Block| matches!(block.kind, Kind::Device | Kind::Pool(_));
                 session.memory.remove(address, free)?;
                 link::ask(&Op::MemFree { address }, link::nothing)
             }
+            Kind::Imported(_) => session.opened.close(&session.memory, address, block.kind),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -75,7 +78,7 @@ driver_api! {
     }
 
     fn cuMemAllocAsync(address: Out<sys::CUdeviceptr>, size: usize, stream: sys::CUstream) {
-        address.set(alloc_async(size, stream)?)
+        address.set(alloc_async(size, None, stream)?)
     }
 
     fn cuMemAllocFromPoolAsync(
@@ -84,8 +87,8 @@ driver_api! {
         pool: sys::CUmemoryPool,
         stream: sys::CUstream,
     ) {
-        session()?.pools.get(pool)?;
-        address.set(alloc_async(size, stream)?)
+        let pool = session()?.pools.get_own(pool)?;
+        address.set(alloc_async(size, Some(pool), stream)?)
     }
 
     fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {
@@ -94,7 +97,10 @@ driver_api! {
             return Ok(());
         }
         let stream = session.streams.resolve(stream)?;
-        session.memory.remove(address, |block| matches!(block.kind, Kind::Device | Kind::Pool))?;
+        if let Some(block) = session.memory.find(address).filter(|it| matches!(it.kind, Kind::Imported(_))) {
+            return session.opened.close_async(&session.memory, (address, block.kind), stream);
+        }
+        session.memory.remove(address, |block| matches!(block.kind, Kind::Device | Kind::Pool(_)))?;
         link::post(&Op::MemFreeAsync { address, stream })
     }
 }
@@ -120,7 +126,11 @@ fn alloc(size: usize) -> crate::result::Result<u64> {
     Ok(address)
 }
 
-fn alloc_async(size: usize, stream: sys::CUstream) -> crate::result::Result<u64> {
+fn alloc_async(
+    size: usize,
+    pool: Option<Arc<Pool>>,
+    stream: sys::CUstream,
+) -> crate::result::Result<u64> {
     let session = session()?;
     let context = session.streams.context_of(stream)?;
     if size == 0 {
@@ -136,6 +146,10 @@ fn alloc_async(size: usize, stream: sys::CUstream) -> crate::result::Result<u64>
         return Ok(captured);
     }
     let stream = session.streams.resolve(stream)?;
+    let pool = match pool {
+        Some(pool) => pool,
+        None => session.pools.of(&session.devices, context.device)?,
+    };
     let size = size as u64;
     let device = session.devices.get(context.device)?.index;
     let op = Op::MemAllocAsync { stream, size };
@@ -143,6 +157,6 @@ fn alloc_async(size: usize, stream: sys::CUstream) -> crate::result::Result<u64>
     let address = with_room(Some(context.handle), (device, size), allocate)?;
     session
         .memory
-        .insert(Block::new(address, size, Kind::Pool, &context));
+        .insert(Block::new(address, size, Kind::Pool(pool.handle), &context));
     Ok(address)
 }

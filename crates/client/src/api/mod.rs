@@ -39,6 +39,8 @@ mod pool;
 mod proc_table;
 mod reference;
 mod shareable;
+mod shared_event;
+mod shared_pool;
 mod stream;
 mod tables;
 mod tensor_map;

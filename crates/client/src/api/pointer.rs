@@ -2,7 +2,7 @@
 
 use core::ffi::{c_uint, c_void};
 
-use fermata_abi::op::HostKind;
+use fermata_abi::op::{HostKind, PoolId};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
@@ -84,7 +84,13 @@ fn put_attribute(data: Out<c_void>, attribute: c_uint, address: u64, block: &Blo
         sys::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => data
             .cast()
             .set(sys::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
-        sys::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.cast().set(0u64),
+        sys::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
+            let pool = match block.kind {
+                Kind::Pool(pool) | Kind::Imported(pool) => pool,
+                _ => PoolId::NULL,
+            };
+            data.cast().set(pool.raw())
+        }
         sys::CU_POINTER_ATTRIBUTE_MAPPING_SIZE => data.cast().set(block.size as usize),
         sys::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => data.cast().set(block.start),
         sys::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => data.cast().set(block.id),

@@ -60,11 +60,11 @@ driver_api! {
     fn cuMemPoolCreate(pool: Out<sys::CUmemoryPool>, props: In<sys::CUmemPoolProps>) {
         let session = session()?;
         let props = &props.get()?;
-        if props.handleTypes != sys::CU_MEM_HANDLE_TYPE_NONE {
+        if props.handleTypes & !sys::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let device = device_of(&props.location, props.allocType)?;
-        pool.set(to_pointer(session.pools.create(&session.devices, device)?.handle))
+        pool.set(to_pointer(session.pools.create(&session.devices, device, props.handleTypes)?.handle))
     }
 
     fn cuMemPoolDestroy(pool: sys::CUmemoryPool) {
@@ -160,8 +160,8 @@ fn device_of(
     }
 }
 
-/// Bytes of stream-ordered memory on the pool's device.
+/// Bytes of the pool's memory.
 fn used(session: &Session, pool: &Pool) -> u64 {
-    let of_pool = |block: &Block| block.kind == Kind::Pool && block.device == pool.device;
+    let of_pool = |block: &Block| block.kind == Kind::Pool(pool.handle);
     session.memory.sum(of_pool)
 }

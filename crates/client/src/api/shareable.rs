@@ -46,12 +46,13 @@ driver_api! {
         }
         let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
         let given = given.filter(|it| it.memory == MemoryId::NULL).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        address.set(session.opened.open((&session.devices, &session.memory), given)?)
+        let call = ("cuIpcOpenMemHandle", Kind::Opened);
+        address.set(session.opened.open(call, (&session.devices, &session.memory), given, &[])?)
     }
 
     fn cuIpcCloseMemHandle(address: sys::CUdeviceptr) {
         let session = session()?;
-        session.opened.close(&session.memory, address)
+        session.opened.close(&session.memory, address, Kind::Opened)
     }
 
     fn cuMemExportToShareableHandle(
@@ -82,7 +83,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let given = import(shareable.addr() as c_int)?;
-        let memory = match shared::is_own(&given) {
+        let memory = match shared::is_own(&given.sharer) {
             true => session.physical.share(given.memory).map(|()| given.memory)?,
             false => session.physical.fetch(&session.devices, &given)?,
         };
@@ -91,15 +92,26 @@ driver_api! {
 }
 
 fn export(handle: MemoryId) -> Result<File> {
-    let bytes = shared::share(0, handle)?;
+    file_with("fermata-memory", &shared::share(0, handle)?)
+}
+
+/// A memory file with a handle, whose descriptor the program passes on.
+pub(super) fn file_with(name: &str, handle: &[u8; SHARED]) -> Result<File> {
     let failed = |_| sys::CUDA_ERROR_OPERATING_SYSTEM;
-    let file = rustix::fs::memfd_create("fermata-memory", MemfdFlags::CLOEXEC);
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC);
     let mut file = File::from(file.map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)?);
-    file.write_all(&bytes).map_err(failed)?;
+    file.write_all(handle).map_err(failed)?;
     Ok(file)
 }
 
 fn import(descriptor: c_int) -> Result<SharedMemory> {
+    let given = SharedMemory::decode(&handle_in(descriptor)?);
+    let given = given.filter(|it| it.memory != MemoryId::NULL);
+    given.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+}
+
+/// The handle in a file that the program was passed.
+pub(super) fn handle_in(descriptor: c_int) -> Result<[u8; SHARED]> {
     if descriptor < 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
@@ -110,6 +122,5 @@ fn import(descriptor: c_int) -> Result<SharedMemory> {
     let mut bytes = [0; SHARED];
     file.read_exact_at(&mut bytes, 0)
         .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-    let given = SharedMemory::decode(&bytes).filter(|it| it.memory != MemoryId::NULL);
-    given.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    Ok(bytes)
 }

@@ -55,13 +55,13 @@ driver_api! {
 
     fn cuStreamWaitEvent(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) {
         let session = session()?;
-        let event = session.events.get(event)?;
+        let (given, event) = (event, session.events.get(event)?);
         if flags & !sys::CU_EVENT_WAIT_EXTERNAL != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let external = flags & sys::CU_EVENT_WAIT_EXTERNAL != 0;
         let handled = if external {
-            capture::add(session, stream, || Ok(NodeKind::EventWait(event.handle)))?
+            capture::add(session, stream, || Ok(NodeKind::EventWait(session.events.get_for_graph(given)?)))?
         } else {
             capture::wait(session, stream, event.handle, event.is_recorded())?
         };
@@ -69,7 +69,7 @@ driver_api! {
             return Ok(());
         }
         let stream = session.streams.resolve(stream)?;
-        link::post(&Op::StreamWait { stream, event: event.handle, flags: 0 })
+        event.send(&Op::StreamWait { stream, event: event.handle, flags: 0 })
     }
 
     fn cuStreamGetFlags(stream: sys::CUstream, flags: Out<c_uint>) {

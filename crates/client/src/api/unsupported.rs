@@ -447,65 +447,12 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcGetEventHandle(
-    _pHandle: *mut sys::CUipcEventHandle,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcOpenEventHandle(
-    _phEvent: *mut sys::CUevent,
-    _handle: sys::CUipcEventHandle,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     _handle: *mut core::ffi::c_void,
     _dptr: sys::CUdeviceptr,
     _size: usize,
     _handleType: sys::CUmemRangeHandleType,
     _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolExportPointer(
-    _shareData_out: *mut sys::CUmemPoolPtrExportData,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolExportToShareableHandle(
-    _handle_out: *mut core::ffi::c_void,
-    _pool: sys::CUmemoryPool,
-    _handleType: sys::CUmemAllocationHandleType,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
-    _pool_out: *mut sys::CUmemoryPool,
-    _handle: *mut core::ffi::c_void,
-    _handleType: sys::CUmemAllocationHandleType,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolImportPointer(
-    _ptr_out: *mut sys::CUdeviceptr,
-    _pool: sys::CUmemoryPool,
-    _shareData: *mut sys::CUmemPoolPtrExportData,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

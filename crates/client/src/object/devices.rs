@@ -70,7 +70,7 @@ impl Devices {
 
 /// What devices can do and this library cannot: a program that is told so takes another way, where one that tries it
 /// would fail.
-const WITHHELD: [u32; 22] = [
+const WITHHELD: [u32; 20] = [
     sys::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     sys::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH,
     sys::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -79,10 +79,8 @@ const WITHHELD: [u32; 22] = [
     sys::CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
     sys::CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
     sys::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
-    sys::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
     sys::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
     sys::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
-    sys::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
     sys::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
     sys::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,
     sys::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
@@ -99,6 +97,12 @@ impl Device {
     /// A `CUdevice_attribute`.
     pub fn attribute(&self, id: u32) -> Result<i32> {
         match self.info.attributes.get(id as usize) {
+            Some(&value)
+                if value != i32::MIN
+                    && id == sys::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES =>
+            {
+                Ok(value & sys::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as i32)
+            }
             Some(&value) if value != i32::MIN && WITHHELD.contains(&id) => Ok(0),
             Some(&value) if value != i32::MIN && id != 0 => Ok(value),
             _ => Err(CUDA_ERROR_INVALID_VALUE),

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{ContextId, EventId, Op};
-use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUevent};
+use fermata_abi::op::{ContextId, EventId, Op, SharedEvent};
+use fermata_abi::sys::driver::{
+    CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUDA_ERROR_INVALID_HANDLE,
+    CUDA_ERROR_NOT_SUPPORTED, CUevent,
+};
 
 use crate::handles::{self, Table};
 use crate::link;
 use crate::link::fault;
 use crate::object::context::Context;
 use crate::object::graphs::{Graphs, any_capture};
+use crate::object::shared;
 use crate::result::Result;
 
 /// All events.
@@ -35,6 +39,20 @@ impl Event {
         self.recorded.store(true, Ordering::Relaxed);
     }
 
+    /// Whether other processes may have it.
+    pub fn is_between(&self) -> bool {
+        self.flags & CU_EVENT_INTERPROCESS != 0
+    }
+
+    /// Sends an operation that records it or waits for it. The driver must have one about an event of several processes when the
+    /// call returns: that is what other processes see of it.
+    pub fn send(&self, op: &Op<'_>) -> Result {
+        match self.is_between() {
+            true => link::ask(op, link::nothing),
+            false => link::post(op),
+        }
+    }
+
     /// Whether it ever was.
     pub fn is_recorded(&self) -> bool {
         self.recorded.load(Ordering::Relaxed)
@@ -42,22 +60,46 @@ impl Event {
 }
 
 impl Events {
-    /// A new event.
+    /// A new event, with flags that the driver knows.
     pub fn create(&self, context: &Arc<Context>, flags: u32) -> Result<Arc<Event>> {
         let handle = handles::fresh();
-        link::post(&Op::EventCreate {
-            event: handle,
-            context: context.handle,
-            flags,
-        })?;
-        let event = Arc::new(Event {
+        let event = Event {
             handle,
             context: context.clone(),
             flags,
             recorded: AtomicBool::new(false),
-        });
-        self.0.insert(handle, event.clone());
-        Ok(event)
+        };
+        event.send(&Op::EventCreate {
+            event: handle,
+            context: context.handle,
+            flags,
+        })?;
+        Ok(self.insert(event))
+    }
+
+    /// An event of another process.
+    pub fn open(&self, context: &Arc<Context>, given: &SharedEvent) -> Result<Arc<Event>> {
+        let handle = handles::fresh();
+        let op = Op::EventOpen {
+            event: handle,
+            context: context.handle,
+            shared: &given.encode(),
+        };
+        let opened = link::ask(&op, link::nothing);
+        opened.inspect_err(|code| shared::tell("cuIpcOpenEventHandle", "an event", *code))?;
+        Ok(self.insert(Event {
+            handle,
+            context: context.clone(),
+            flags: CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING,
+            // Its owner may have done that.
+            recorded: AtomicBool::new(true),
+        }))
+    }
+
+    fn insert(&self, event: Event) -> Arc<Event> {
+        let event = Arc::new(event);
+        self.0.insert(event.handle, event.clone());
+        event
     }
 
     /// Ends an event.
@@ -77,6 +119,16 @@ impl Events {
     /// The event behind a handle.
     pub fn get(&self, event: CUevent) -> Result<Arc<Event>> {
         self.0.get(handles::of(event), CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// The event behind a handle, for a node of a graph: a launch does not wait until the driver has it, as other processes would
+    /// need it.
+    pub fn get_for_graph(&self, event: CUevent) -> Result<EventId> {
+        let event = self.get(event)?;
+        match event.is_between() {
+            true => Err(CUDA_ERROR_NOT_SUPPORTED),
+            false => Ok(event.handle),
+        }
     }
 
     /// Forgets the events of a context that is gone.

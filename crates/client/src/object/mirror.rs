@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{Address, ContextId, HostKind, MemoryId, ModuleId};
+use fermata_abi::op::{Address, ContextId, HostKind, MemoryId, ModuleId, PoolId};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUdevice};
 use parking_lot::{RwLock, RwLockReadGuard};
 
@@ -17,12 +17,14 @@ use crate::result::Result;
 pub enum Kind {
     /// `cuMemAlloc` and its relatives.
     Device,
-    /// Allocated in stream order.
-    Pool,
+    /// Allocated in stream order, from this pool.
+    Pool(PoolId),
     /// Physical memory mapped into a reservation.
     Mapped(MemoryId),
     /// An allocation of another process.
     Opened,
+    /// An allocation of another process's pool, which is this one here.
+    Imported(PoolId),
     /// A variable of a module.
     Variable(ModuleId),
     /// Memory shared with the worker.
@@ -146,7 +148,7 @@ impl Mirror {
     /// Forgets the device memory of a context.
     pub fn forget(&self, context: ContextId) {
         let goes = |block: &Block| {
-            let kind = matches!(block.kind, Kind::Device | Kind::Pool | Kind::Variable(_));
+            let kind = matches!(block.kind, Kind::Device | Kind::Pool(_) | Kind::Variable(_));
             block.context == context && kind
         };
         self.0.write().retain(|_, block| !goes(block));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::PoolId;
+use fermata_abi::op::{PoolId, SharedPool};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -26,23 +26,49 @@ pub struct Pool {
     pub handle: PoolId,
     /// Ordinal of its device.
     pub device: sys::CUdevice,
+    /// `CU_MEM_HANDLE_TYPE_*` bits it may be exported as.
+    pub handle_types: u32,
+    /// The pool of another process that this one stands for: nothing is allocated from it here.
+    pub imported: Option<SharedPool>,
     settings: Mutex<HashMap<u32, u64>>,
     access: Mutex<HashMap<sys::CUdevice, u32>>,
 }
 
 impl Pools {
-    /// A new pool.
-    pub fn create(&self, devices: &Devices, device: sys::CUdevice) -> Result<Arc<Pool>> {
+    /// A new pool, which may be exported as `handle_types`.
+    pub fn create(
+        &self,
+        devices: &Devices,
+        device: sys::CUdevice,
+        handle_types: u32,
+    ) -> Result<Arc<Pool>> {
         devices.get(device)?;
+        Ok(self.make(device, handle_types, None))
+    }
+
+    /// A pool that stands for another process's.
+    pub fn import(&self, devices: &Devices, given: SharedPool) -> Result<Arc<Pool>> {
+        let device = devices.ordinal(given.device)?;
+        Ok(self.make(device, sys::CU_MEM_HANDLE_TYPE_NONE, Some(given)))
+    }
+
+    fn make(
+        &self,
+        device: sys::CUdevice,
+        handle_types: u32,
+        imported: Option<SharedPool>,
+    ) -> Arc<Pool> {
         let handle = handles::fresh();
         let pool = Arc::new(Pool {
             handle,
             device,
+            handle_types,
+            imported,
             settings: Mutex::default(),
             access: Mutex::default(),
         });
         self.table.insert(handle, pool.clone());
-        Ok(pool)
+        pool
     }
 
     /// A device's default pool.
@@ -51,7 +77,7 @@ impl Pools {
         if let Some(pool) = defaults.get(&device) {
             return Ok(pool.clone());
         }
-        let pool = self.create(devices, device)?;
+        let pool = self.create(devices, device, sys::CU_MEM_HANDLE_TYPE_NONE)?;
         defaults.insert(device, pool.clone());
         Ok(pool)
     }
@@ -65,7 +91,7 @@ impl Pools {
     /// Sets the pool a device uses.
     pub fn set(&self, devices: &Devices, device: sys::CUdevice, pool: sys::CUmemoryPool) -> Result {
         devices.get(device)?;
-        let pool = self.get(pool)?;
+        let pool = self.get_own(pool)?;
         self.used.lock().insert(device, pool);
         Ok(())
     }
@@ -74,6 +100,15 @@ impl Pools {
     pub fn get(&self, pool: sys::CUmemoryPool) -> Result<Arc<Pool>> {
         self.table
             .get(handles::of(pool), sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// As [`Pools::get`], for allocations, which another process's pool does not give.
+    pub fn get_own(&self, pool: sys::CUmemoryPool) -> Result<Arc<Pool>> {
+        let pool = self.get(pool)?;
+        match pool.imported {
+            Some(_) => Err(sys::CUDA_ERROR_INVALID_VALUE),
+            None => Ok(pool),
+        }
     }
 
     /// Ends a pool that was created; devices that used it go back to their default one.
@@ -115,6 +150,15 @@ impl Pool {
             sys::CU_MEM_ACCESS_FLAGS_PROT_NONE
         };
         self.access.lock().get(&device).copied().unwrap_or(own)
+    }
+
+    /// Devices that may read and write the pool's memory, beside its own.
+    pub fn reached_by(&self) -> Vec<sys::CUdevice> {
+        let access = self.access.lock();
+        let reach = access
+            .iter()
+            .filter(|(_, flags)| **flags == sys::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        reach.map(|(device, _)| *device).collect()
     }
 
     /// Sets how a device may reach the pool's memory.

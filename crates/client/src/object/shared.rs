@@ -1,4 +1,4 @@
-//! Memory that this process shares with others of its session, and what it has of theirs.
+//! Memory and events that this process shares with others of its session, and what it has of theirs.
 //!
 //! A handle names the memory ([`SharedMemory`]); the workers do the sharing. Memory of `cuIpcOpenMemHandle` is physical memory of
 //! the other process, mapped whole into a reservation of its own:
@@ -7,11 +7,14 @@
 //!   handle ─► fetch ─► reserve ─► map ─► access      address = reservation + offset
 //!   close  ─► unmap ─► free the reservation ─► release, when it has been opened as often as closed
 //! ```
+//! That of a memory pool is the same, and can be closed in the order of a stream.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use fermata_abi::op::{Address, ContextId, MemoryId, Op, ReplyBody, SHARED, SharedMemory, Sharer};
+use fermata_abi::op::{
+    Address, ContextId, EventId, MemoryId, Op, ReplyBody, SHARED, SharedMemory, Sharer, StreamRef,
+};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -26,20 +29,21 @@ use crate::result::Result;
 /// The number of this process, which is in the image with the rest of it.
 static OWN: OnceLock<Sharer> = OnceLock::new();
 
-/// What `cuIpcOpenMemHandle` has made, by the address that it has given.
+/// What `cuIpcOpenMemHandle` and `cuMemPoolImportPointer` have made, by the address that they have given.
 #[derive(Debug, Default)]
 pub struct OpenedMemory(Mutex<BTreeMap<Address, Opened>>);
 
 #[derive(Debug)]
 struct Opened {
     shared: SharedMemory,
+    kind: Kind,
     memory: MemoryId,
     context: ContextId,
     times: u64,
 }
 
 /// The number of this process.
-fn own() -> Result<&'static Sharer> {
+pub fn own() -> Result<&'static Sharer> {
     if let Some(own) = OWN.get() {
         return Ok(own);
     }
@@ -53,8 +57,8 @@ fn own() -> Result<&'static Sharer> {
 }
 
 /// Whether this process shares it.
-pub fn is_own(shared: &SharedMemory) -> bool {
-    OWN.get() == Some(&shared.sharer)
+pub fn is_own(sharer: &Sharer) -> bool {
+    OWN.get() == Some(sharer)
 }
 
 /// The handle of an allocation (by its first address) or of physical memory (by its handle; else 0) for other processes.
@@ -65,10 +69,29 @@ pub fn share(address: Address, memory: MemoryId) -> Result<[u8; SHARED]> {
         address,
         memory,
     };
-    link::ask(&op, |body| match body {
+    link::ask(&op, handle)
+}
+
+/// The handle of an event for other processes.
+pub fn share_event(event: EventId) -> Result<[u8; SHARED]> {
+    let sharer = *own()?;
+    link::ask(&Op::EventShare { sharer, event }, handle)
+}
+
+fn handle(body: ReplyBody<'_>) -> Result<[u8; SHARED]> {
+    match body {
         ReplyBody::Bytes(bytes) => bytes.try_into().map_err(|_| sys::CUDA_ERROR_UNKNOWN),
         _ => Err(sys::CUDA_ERROR_UNKNOWN),
-    })
+    }
+}
+
+/// Tells the user that a call was given what this session does not have: the code does not say it, and the worker has said why
+/// in its log alone.
+pub fn tell(call: &str, what: &str, code: sys::CUresult) {
+    notice::write(&format!(
+        "{call} was given {what} that this session does not have (CUDA error {code}): it belongs to a process outside the \
+         session, or that process has ended or freed it; processes that share GPU memory are started by one `fermata run`"
+    ));
 }
 
 /// Makes physical memory of another process's; the answer is its handle here, and the index of its device.
@@ -78,35 +101,38 @@ pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(MemoryId, u32)> {
         memory,
         shared: &shared.encode(),
     };
-    let device = link::ask(&op, link::number).inspect_err(|code| {
-        // The user cannot see it in the code: the worker has said why in its log.
-        notice::write(&format!(
-            "{call} was given memory that this session does not have (CUDA error {code}): it belongs to a process outside the \
-             session, or that process has ended or freed it; processes that share GPU memory are started by one `fermata run`"
-        ));
-    })?;
+    let device = link::ask(&op, link::number);
+    let device = device.inspect_err(|code| tell(call, "memory", *code))?;
     Ok((memory, device as u32))
 }
 
 impl OpenedMemory {
-    /// Opens memory of another process; the address.
+    /// Opens memory of another process for the current device and others; the address. `kind` is what it is to be here.
     pub fn open(
         &self,
+        (call, kind): (&str, Kind),
         (visible, blocks): (&Devices, &Mirror),
         shared: SharedMemory,
+        others: &[sys::CUdevice],
     ) -> Result<Address> {
         let current = context::current()?;
-        if is_own(&shared) {
+        if is_own(&shared.sharer) {
             return Err(sys::CUDA_ERROR_INVALID_CONTEXT);
         }
         let mut opened = self.0.lock();
-        if let Some((address, known)) = opened.iter_mut().find(|(_, it)| it.shared == shared) {
+        if let Some((address, known)) = opened
+            .iter_mut()
+            .find(|(_, it)| it.shared == shared && it.kind == kind)
+        {
             known.times += 1;
             return Ok(*address);
         }
-        let (memory, index) = fetch("cuIpcOpenMemHandle", &shared)?;
-        let here = visible.get(current.device)?.index;
-        let mut devices = vec![index, here];
+        let (memory, index) = fetch(call, &shared)?;
+        let mut devices = vec![index];
+        for device in others.iter().chain([&current.device]) {
+            devices.push(visible.get(*device)?.index);
+        }
+        devices.sort_unstable();
         devices.dedup();
         let mapped = map(memory, shared.whole, devices);
         let base = mapped.inspect_err(|_| {
@@ -114,12 +140,13 @@ impl OpenedMemory {
             let _ = link::ask(&Op::MemRelease { memory }, link::nothing);
         })?;
         let address = base + shared.offset;
-        let block = Block::new(address, shared.size, Kind::Opened, &current);
+        let block = Block::new(address, shared.size, kind, &current);
         blocks.insert(block);
         opened.insert(
             address,
             Opened {
                 shared,
+                kind,
                 memory,
                 context: current.handle,
                 times: 1,
@@ -128,23 +155,43 @@ impl OpenedMemory {
         Ok(address)
     }
 
-    /// Closes memory that [`OpenedMemory::open`] has opened at this address.
-    pub fn close(&self, blocks: &Mirror, address: Address) -> Result {
+    /// Closes memory that [`OpenedMemory::open`] has opened at this address as `kind`.
+    pub fn close(&self, blocks: &Mirror, address: Address, kind: Kind) -> Result {
+        let Some(gone) = self.take(blocks, address, kind)? else {
+            return Ok(());
+        };
+        let (base, memory, context) = (address - gone.shared.offset, gone.memory, gone.context);
+        // Kernels that use it must have ended: the driver does not wait for them when it unmaps.
+        link::ask(&Op::ContextSync { context }, link::nothing)?;
+        unmap(base, gone.shared.whole)?;
+        link::ask(&Op::MemRelease { memory }, link::nothing)
+    }
+
+    /// As [`OpenedMemory::close`], when the stream gets there.
+    pub fn close_async(
+        &self,
+        blocks: &Mirror,
+        (address, kind): (Address, Kind),
+        stream: StreamRef,
+    ) -> Result {
+        let Some(gone) = self.take(blocks, address, kind)? else {
+            return Ok(());
+        };
+        let address = address - gone.shared.offset;
+        link::post(&Op::MemCloseAsync { address, stream })
+    }
+
+    /// Closes it once, and takes it out when that was the last time.
+    fn take(&self, blocks: &Mirror, address: Address, kind: Kind) -> Result<Option<Opened>> {
         let mut opened = self.0.lock();
-        let known = opened.get_mut(&address);
+        let known = opened.get_mut(&address).filter(|it| it.kind == kind);
         let known = known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         known.times -= 1;
         if known.times > 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let (base, size) = (address - known.shared.offset, known.shared.whole);
-        let (memory, context) = (known.memory, known.context);
-        opened.remove(&address);
-        blocks.remove(address, |block| block.kind == Kind::Opened)?;
-        // Kernels that use it must have ended: the driver does not wait for them when it unmaps.
-        link::ask(&Op::ContextSync { context }, link::nothing)?;
-        unmap(base, size)?;
-        link::ask(&Op::MemRelease { memory }, link::nothing)
+        blocks.remove(address, |block| block.kind == kind)?;
+        Ok(opened.remove(&address))
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn take(
     moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
-    site.live.check_shared(&site.session)?;
+    site.live.check_shared(&mut site.session)?;
     let exposed = site.live.expose(&site.session)?;
     let mut steps = Steps::since(start);
     let read = (|| {

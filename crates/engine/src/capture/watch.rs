@@ -277,6 +277,7 @@ fn takes_away(op: &Op<'_>) -> bool {
         Op::ContextDestroy { .. }
             | Op::ModuleUnload { .. }
             | Op::MemUnmap { .. }
+            | Op::MemCloseAsync { .. }
             | Op::MemSetAccess { .. }
             | Op::PeerDisable { .. }
     )

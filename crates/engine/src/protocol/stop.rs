@@ -65,7 +65,7 @@ pub fn capture(
     moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
-    site.live.check_shared(&site.session)?;
+    site.live.check_shared(&mut site.session)?;
     let records = Records::encode(image, &site.session)?;
     let exposed = site.live.expose(&site.session)?;
     let taken = pieces(&site.session, &exposed.addresses)

@@ -1,15 +1,16 @@
-//! Memory that the processes of a session share, from worker to worker.
+//! Memory and events that the processes of a session share, from worker to worker.
 //!
 //! ```text
 //!  worker of the process that shares                    worker of the process that fetches
-//!   offer: descriptor of the physical memory ─┐
-//!   socket FOLDER/s-SHARER  ◄─────────────────┼────────── number of the content
-//!   thread `share`          ──────────────────┴─────────► descriptor ─► import
+//!   offer: descriptor of the physical memory ─┐   (an event: of a file with the driver's handle)
+//!   socket FOLDER/s-SHARER  ◄─────────────────┼────────── number of the content, or of the event
+//!   thread `share`          ──────────────────┴─────────► descriptor ─► import, open
 //! ```
 //! The folder is the session's, and its alone: what another session shares is not found. Peers are of one user. In a restore
 //! the worker that shares offers what it shares before it fetches anything, and the others wait for its socket; all load at
 //! the same time.
 
+pub mod event_handle;
 mod messages;
 mod service;
 
@@ -33,7 +34,7 @@ const RESTORE_TIME: Duration = Duration::from_secs(120);
 /// Between two looks for its socket.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Why memory of another process cannot be had.
+/// Why memory or an event of another process cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// The worker does not know its session.
@@ -41,20 +42,20 @@ pub enum ShareError {
     NoFolder,
     /// There is no such process in the session.
     #[error(
-        "it is memory of a process outside this session: start both by one `fermata run`, of which they are children"
+        "it belongs to a process outside this session: start both by one `fermata run`, of which they are children"
     )]
     Outside,
     /// The process that has shared it has ended.
     #[error("the process that has shared it has ended")]
     Ended,
     /// It is shared no more.
-    #[error("the process that has shared it has freed it")]
+    #[error("the process that has shared it has freed or destroyed it")]
     Freed,
     /// The other worker cannot be asked.
     #[error("cannot ask the worker of the process that has shared it")]
     Ask(#[source] io::Error),
     /// Nothing can be offered.
-    #[error("cannot offer memory to other processes of the session")]
+    #[error("cannot offer it to other processes of the session")]
     Offer(#[source] io::Error),
 }
 
@@ -110,7 +111,7 @@ impl Sharing {
         }
     }
 
-    /// A descriptor of another process's memory.
+    /// A descriptor of another process's memory, or of the file with its event's handle.
     ///
     /// # Errors
     /// Why there is none.
@@ -139,7 +140,7 @@ impl Sharing {
         }
     }
 
-    /// Whether a restore will find what is fetched: its owner is there and shares it.
+    /// Whether a restore will find what is fetched, events apart: its owner is there and shares it.
     ///
     /// # Errors
     /// Why it would not.
@@ -148,6 +149,18 @@ impl Sharing {
             self.ask(from, LOOK_UP)?;
         }
         Ok(())
+    }
+
+    /// Whether an event's owner is there and shares it.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub fn is_shared(&self, from: &Fetched) -> Result<bool> {
+        match self.ask(from, LOOK_UP) {
+            Ok(_) => Ok(true),
+            Err(ShareError::Outside | ShareError::Ended | ShareError::Freed) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn ask(&self, from: &Fetched, question: u8) -> Result<Option<OwnedFd>> {
@@ -255,8 +268,10 @@ mod tests {
             ..Records::default()
         };
         other.check(&records).unwrap();
+        assert!(other.is_shared(&from(OWN, 1)).unwrap());
         owner.keep(&Records::default());
         assert!(matches!(other.check(&records), Err(ShareError::Freed)));
+        assert!(!other.is_shared(&from(OWN, 1)).unwrap());
         drop(owner);
         assert!(matches!(
             other.check(&records),

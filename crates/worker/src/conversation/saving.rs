@@ -18,7 +18,7 @@ impl Worker {
         self.look_after_program();
         let share = move |site: &mut Site| {
             site.live.sharing.set_folder(&folder, LOAD_FAILED);
-            site.live.check_shared(&site.session)
+            site.live.check_shared(&mut site.session)
         };
         let shared = match (&mut self.site, &self.serving) {
             (Some(site), _) => share(site),

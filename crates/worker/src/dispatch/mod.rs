@@ -134,6 +134,13 @@ impl Server {
                 memory,
             } => self.mem_share(sharer, *address, *memory, ticket),
             Op::MemFetch { memory, shared } => self.mem_fetch(*memory, shared),
+            Op::MemCloseAsync { address, stream } => self.mem_close_async(*address, *stream),
+            Op::EventShare { sharer, event } => self.event_share(sharer, *event, ticket),
+            Op::EventOpen {
+                event,
+                context,
+                shared,
+            } => self.event_open(*event, *context, shared),
 
             Op::ReferenceGet {
                 module,

@@ -141,12 +141,6 @@ impl Server {
                 "there is an event {event:#x} already"
             )));
         }
-        if flags & cu::CU_EVENT_INTERPROCESS != 0 {
-            return Err(OpError::new(
-                cu::CUDA_ERROR_NOT_SUPPORTED,
-                "events shared with other processes",
-            ));
-        }
         let live = &mut self.site.live;
         live.enter(context)?;
         let handle = live.driver.create_event(flags)?;
@@ -163,7 +157,8 @@ impl Server {
     }
 
     pub(super) fn event_destroy(&mut self, event: EventId) -> Step {
-        self.site.session.events.remove(event)?;
+        self.site.session.remove_event(event)?;
+        self.keep_offers();
         let live = &mut self.site.live;
         if let Some((handle, context)) = live.events.remove(&event) {
             live.enter(context)?;
@@ -189,7 +184,7 @@ impl Server {
     pub(super) fn before_record(&mut self, event: EventId) -> Result<EventHandle, OpError> {
         let handle = self.site.live.event(event)?;
         match self.is_awaited(handle) {
-            // What waits, waits for the record before this one.
+            // What waits, waits for the record before this one. Events of several processes are awaited by another event.
             true => self.replace_event(event),
             false => Ok(handle),
         }
@@ -207,8 +202,11 @@ impl Server {
     }
 
     pub(super) fn event_sync(&mut self, event: EventId, ticket: Option<Ticket>) -> Step {
-        let context = self.site.session.events.get(event)?.context;
-        let handle = self.site.live.event(event)?;
+        let Event { context, flags, .. } = *self.site.session.events.get(event)?;
+        let mut handle = self.site.live.event(event)?;
+        if flags & cu::CU_EVENT_INTERPROCESS != 0 {
+            handle = self.recording_of(handle, context)?;
+        }
         self.waiting.push(Waiting {
             ticket,
             context: Some(context),
@@ -221,6 +219,34 @@ impl Server {
             looks: 0,
         });
         Ok(Reaction::Later)
+    }
+
+    /// An event that completes with the recording which `event` has now, whatever is recorded later, here or in another
+    /// process. It goes when nothing waits for it any more.
+    fn recording_of(
+        &mut self,
+        event: EventHandle,
+        context: ContextId,
+    ) -> Result<EventHandle, OpError> {
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let driver = &live.driver;
+        let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, 0)?;
+        let own = driver.create_event(cu::CU_EVENT_DISABLE_TIMING);
+        let recorded = own.and_then(|own| {
+            let behind = driver.stream_wait(stream, event, 0);
+            let recorded = behind.and_then(|()| driver.record_event(own, stream, 0));
+            recorded.map(|()| own).inspect_err(|_| {
+                // The first failure is the one to report.
+                let _ = driver.destroy_event(own);
+            })
+        });
+        // What it has to do is still done.
+        let gone = driver.destroy_stream(stream);
+        let own = recorded?;
+        self.retired.push(own);
+        gone?;
+        Ok(own)
     }
 
     pub(super) fn event_query(&mut self, event: EventId) -> Step {

@@ -4,7 +4,6 @@ use fermata_abi::op::ContextId;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
-use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
 use fermata_graph::{CopyEnd, Graph, NodeKind};
 use fermata_state::{ImageId, Loaded, Session};
@@ -12,6 +11,7 @@ use fermata_state::{ImageId, Loaded, Session};
 use crate::live::{LiveContext, LiveFunction, LiveStream};
 use crate::restore::blocks::{self, Block, Blocks};
 use crate::restore::rebuild::{references, textures};
+use crate::share::event_handle;
 use crate::{EngineError, Live, Site, places};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
@@ -33,9 +33,12 @@ fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
         true => late_allocations(session, live, late)?,
         false => allocations(session, live)?,
     }
+    // Before anything is shared: events may be.
+    events(session, live)?;
     mapped_memory(session, live)?;
+    opened_events(session, live)?;
     host_regions(session, live)?;
-    streams_and_events(session, live)?;
+    streams(session, live)?;
     arrays(session, live)?;
     textures::rebuild(session, live)?;
     references::rebind(session, live)?;
@@ -306,7 +309,7 @@ fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+fn streams(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, stream) in session.streams.iter() {
         let operation = format!("make stream {handle:#x}");
         live.enter(stream.context)
@@ -323,13 +326,21 @@ fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineEr
             },
         );
     }
+    Ok(())
+}
+
+/// Events, those apart that other processes share.
+fn events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, event) in session.events.iter() {
+        if session.sharing.opened.contains_key(&handle) {
+            continue;
+        }
         let operation = format!("make event {handle:#x}");
         live.enter(event.context)
             .map_err(EngineError::driver(&*operation))?;
         let made = live
             .driver
-            .create_event(event.flags & !cu::CU_EVENT_INTERPROCESS)
+            .create_event(event.flags)
             .map_err(EngineError::driver(&*operation))?;
         if event.recorded {
             // Everything recorded before the checkpoint had completed, so any completed record will do.
@@ -338,6 +349,24 @@ fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineEr
                 .map_err(EngineError::driver(operation))?;
         }
         live.events.insert(handle, (made, event.context));
+    }
+    Ok(())
+}
+
+/// Events that other processes share. What was recorded has completed, for all of them.
+fn opened_events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, from) in &session.sharing.opened {
+        let context = session.events.get(*handle)?.context;
+        let operation = format!("open shared event {handle:#x}");
+        let descriptor = live.sharing.await_and_fetch(from);
+        let found = descriptor.and_then(event_handle::read);
+        let found = found.map_err(|source| EngineError::Shared {
+            operation: operation.clone(),
+            source,
+        })?;
+        let opened = live.open_event(context, found);
+        let opened = opened.map_err(EngineError::driver(operation))?;
+        live.events.insert(*handle, (opened, context));
     }
     Ok(())
 }

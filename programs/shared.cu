@@ -2,14 +2,9 @@
 // megabytes and more, a small one (`cuIpcGetMemHandle`), and physical memory by its descriptor (`cuMemExportToShareableHandle`), all
 // through a socket. Both run kernels on all three in turns; the second opens the large one anew now and then. `--child FD`
 // is how the second is started.
-#include "common.h"
+#include "pair.h"
 
 #include <cuda.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <string>
 
 const unsigned SMALL = 256;
 
@@ -68,14 +63,6 @@ static unsigned *map(const Driver &driver, CUmemGenericAllocationHandle memory, 
     return (unsigned *)at;
 }
 
-// Turns words of `from` into words of `to`, from where this turn's are.
-__global__ void turn(unsigned *to, const unsigned *from, unsigned n, unsigned word) {
-    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) {
-        to[i] = (to[i] ^ word) * 1103515245u + from[(i + word) % n];
-    }
-}
-
 // A word that all turns before have made.
 __global__ void mark(unsigned *small, const unsigned *large, unsigned n, unsigned word) {
     unsigned i = threadIdx.x;
@@ -88,67 +75,6 @@ struct Given {
     uint64_t words;
     uint64_t mapped_bytes;
 };
-
-static void say(int fd, const void *data, size_t len) {
-    if (write(fd, data, len) != (ssize_t)len) {
-        fail("socket", "cannot be written");
-    }
-}
-
-static void hear(int fd, void *data, size_t len) {
-    size_t at = 0;
-    while (at < len) {
-        ssize_t got = read(fd, (char *)data + at, len - at);
-        if (got <= 0) {
-            fail("socket", "has ended");
-        }
-        at += (size_t)got;
-    }
-}
-
-// A message of one byte, with room for a descriptor.
-struct Letter {
-    char byte = 'd';
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {};
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {};
-
-    Letter() {
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-    }
-    // It holds addresses of its own.
-    Letter(const Letter &) = delete;
-};
-
-static void pass(int fd, int descriptor) {
-    Letter letter;
-    if (descriptor >= 0) {
-        struct cmsghdr *head = CMSG_FIRSTHDR(&letter.message);
-        head->cmsg_level = SOL_SOCKET;
-        head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
-    }
-    if (sendmsg(fd, &letter.message, 0) != 1) {
-        fail("socket", "takes no descriptor");
-    }
-}
-
-static int get(int fd) {
-    Letter letter;
-    int descriptor = -1;
-    if (recvmsg(fd, &letter.message, 0) != 1 || !CMSG_FIRSTHDR(&letter.message)) {
-        fail("socket", "gives no descriptor");
-    }
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&letter.message)), sizeof(int));
-    return descriptor;
-}
 
 static unsigned *open_memory(const cudaIpcMemHandle_t &handle) {
     void *at = nullptr;
@@ -165,14 +91,6 @@ static void work(unsigned *large, unsigned *small, unsigned *mapped, unsigned *o
     mark<<<1, SMALL>>>(small, mapped, n, k);
     CHECK_LAUNCH();
     CHECK(cudaDeviceSynchronize());
-}
-
-static std::vector<unsigned> seed(size_t n, unsigned first) {
-    std::vector<unsigned> words(n);
-    for (size_t i = 0; i < n; i++) {
-        words[i] = noise(i + first);
-    }
-    return words;
 }
 
 static int child(int fd, const Options &o) {
@@ -215,20 +133,8 @@ int main(int argc, char **argv) {
         return child((int)fd, o);
     }
     Options o = begin(argc, argv, 1 << 20, 60);
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
-        fail("socketpair", "cannot be made");
-    }
-    fflush(stdout);
-    pid_t other = fork();
-    if (other == 0) {
-        close(ends[0]);
-        std::string number = std::to_string(ends[1]), size = std::to_string(o.size);
-        execl("/proc/self/exe", "shared", "--child", number.c_str(), "--size", size.c_str(), (char *)nullptr);
-        _exit(127);
-    }
-    close(ends[1]);
-    int to = ends[0];
+    int to;
+    pid_t other = start_child("shared", o, &to);
     unsigned n = (unsigned)o.size;
     unsigned *own = to_device(seed(n, 1)), *large = to_device(seed(n, 2));
     unsigned *small = to_device(seed(SMALL, 3));
@@ -266,8 +172,7 @@ int main(int argc, char **argv) {
     say(to, &end, sizeof end);
     uint64_t digest;
     hear(to, &digest, sizeof digest);
-    int status = 0;
-    require(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status");
+    await_child(other);
     Digest d;
     d.word(digest);
     d.all(from_device(own, n));

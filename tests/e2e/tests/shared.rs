@@ -1,5 +1,5 @@
-//! GPU memory that the processes of a session share: an image holds it once, a restore shares it again, and what a restore could
-//! not bring back is refused before the stop.
+//! GPU memory, events and memory pools that the processes of a session share: an image holds content once, a restore shares it
+//! again, and what a restore could not bring back is refused before the stop.
 
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use fermata_e2e::scene::{Scene, wait_until};
 
 const PYTHON: &str = "/usr/bin/python3";
 const OPTIONS: &[&str] = &["--size", "300000", "--steps", "40"];
+/// Of the program whose processes are ordered by events alone.
+const OF_EVENTS: &[&str] = &["--size", "60000", "--steps", "120"];
 /// The step at which the first process stands still, and the other waits for it.
 const HELD: u64 = 12;
 
@@ -54,12 +56,16 @@ fn shared_memory_is_in_an_image_once_and_shared_again_after_a_restore() -> Resul
 
 /// Both processes write all that they share again and again while the image is taken.
 fn comes_back_whole(mode: Mode) -> Result<()> {
+    program_comes_back("shared", OPTIONS, mode)
+}
+
+fn program_comes_back(name: &str, options: &[&str], mode: Mode) -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
-    let program = scene.tree().program("shared")?;
+    let program = scene.tree().program(name)?;
     // It must not end before the checkpoint.
-    let last = OPTIONS[3].parse()?;
-    fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, OPTIONS)?;
+    let last = options[3].parse()?;
+    fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
     scene.wait_steps("one", 3)?;
     fermata.checkpoint("one", "image", mode)?;
     fermata.kill("one")?;
@@ -67,8 +73,23 @@ fn comes_back_whole(mode: Mode) -> Result<()> {
     scene
         .try_restore("image", "again")?
         .success("fermata restore")?;
-    check_result(&scene, "again")?;
+    scene.check_ends_as("again", &scene.straight(name, options)?)?;
     scene.close()
+}
+
+#[test]
+fn events_order_two_processes_again_after_a_restore_of_stop() -> Result<()> {
+    program_comes_back("ipcevents", OF_EVENTS, Mode::Stop)
+}
+
+#[test]
+fn events_order_two_processes_again_after_a_restore_of_snapshot() -> Result<()> {
+    program_comes_back("ipcevents", OF_EVENTS, Mode::Snapshot)
+}
+
+#[test]
+fn events_order_two_processes_again_after_a_restore_of_cow() -> Result<()> {
+    program_comes_back("ipcevents", OF_EVENTS, Mode::Cow)
 }
 
 #[test]
@@ -93,10 +114,19 @@ fn shared_memory_is_as_it_was_at_one_moment_in_an_image_of_recopy() -> Result<()
 
 #[test]
 fn a_session_that_was_paused_shares_its_memory_again() -> Result<()> {
+    goes_on_after_pauses("shared", OPTIONS)
+}
+
+#[test]
+fn a_session_that_was_paused_shares_its_events_and_pools_again() -> Result<()> {
+    goes_on_after_pauses("ipcevents", OF_EVENTS)
+}
+
+fn goes_on_after_pauses(name: &str, options: &[&str]) -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
-    let program = scene.tree().program("shared")?;
-    fermata.run_with(&scene.hold(HELD)?, "one", Device::Soft, &program, OPTIONS)?;
+    let program = scene.tree().program(name)?;
+    fermata.run_with(&scene.hold(HELD)?, "one", Device::Soft, &program, options)?;
     scene.wait_steps("one", HELD as usize)?;
     // Twice: sockets of workers that have ended lie in the way of the next.
     for _ in 0..2 {
@@ -106,7 +136,7 @@ fn a_session_that_was_paused_shares_its_memory_again() -> Result<()> {
             .success("fermata resume")?;
     }
     scene.let_go()?;
-    check_result(&scene, "one")?;
+    scene.check_ends_as("one", &scene.straight(name, options)?)?;
     scene.close()
 }
 
@@ -129,6 +159,10 @@ def begin():
     assert cuda.cuInit(0) == 0
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert cuda.cuCtxSetCurrent(context) == 0
+
+def open_event(handle):
+    event = ctypes.c_void_p()
+    return cuda.cuIpcOpenEventHandle(ctypes.byref(event), Handle.from_buffer_copy(handle)), event
 
 def open_memory(handle):
     at = ctypes.c_uint64()
@@ -234,6 +268,76 @@ fn memory_that_its_owner_has_freed_is_refused_before_the_stop() -> Result<()> {
             Ok(fermata.session(image)?.state == "exited")
         })?;
         ensure!(fermata.session(image)?.exit_status == Some(0));
+    }
+    scene.close()
+}
+
+/// Shares an event, and destroys it when there is a file `destroy`.
+const OWNER_OF_EVENT: &str = "
+begin()
+event, handle = ctypes.c_void_p(), Handle()
+assert cuda.cuEventCreate(ctypes.byref(event), 6) == 0
+assert cuda.cuIpcGetEventHandle(ctypes.byref(handle), event) == 0
+print('handle', bytes(handle).hex(), flush=True)
+child = subprocess.Popen([sys.executable, '-c', sys.argv[1], bytes(handle).hex()])
+wait('destroy')
+assert cuda.cuEventDestroy_v2(event) == 0
+print('destroyed', flush=True)
+wait('end')
+assert child.wait() == 0
+";
+
+/// Opens an event, and uses it when there is a file `end`.
+const USER_OF_EVENT: &str = "
+begin()
+code, event = open_event(bytes.fromhex(sys.argv[1]))
+print('opened', code, flush=True)
+wait('end')
+if code == 0:
+    assert cuda.cuEventRecord(event, None) == 0
+    assert cuda.cuStreamWaitEvent(None, event, 0) == 0
+    assert cuda.cuEventSynchronize(event) == 0
+    assert cuda.cuEventDestroy_v2(event) == 0
+    print('used', flush=True)
+";
+
+#[test]
+fn an_event_is_restored_whether_its_owner_has_destroyed_it_or_not() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let owner = format!("{COMMON}{OWNER_OF_EVENT}");
+    let user = format!("{COMMON}{USER_OF_EVENT}");
+    let (python, words) = (Path::new(PYTHON), ["-c", &owner, &user]);
+    fermata.run("one", Device::Soft, python, &words)?;
+    wait_for(&scene, "one", "opened 0")?;
+    // A process of another session has no such event.
+    let log = fermata.log("one")?;
+    let handle = log.split_whitespace().nth(1).context("no handle")?;
+    fermata.run("two", Device::Soft, python, &["-c", &user, handle])?;
+    wait_for(&scene, "two", "opened 1")?;
+    let note = fermata.session("two")?.note.unwrap_or_default();
+    for word in ["cuIpcOpenEventHandle", "outside the session"] {
+        ensure!(note.contains(word), "{word}: {note}");
+    }
+    fermata.kill("two")?;
+    fermata.checkpoint("one", "shared", Mode::Stop)?;
+    file(&scene, "destroy")?;
+    wait_for(&scene, "one", "destroyed")?;
+    fermata.checkpoint("one", "plain", Mode::Stop)?;
+    fermata.kill("one")?;
+    file(&scene, "end")?;
+    for image in ["shared", "plain"] {
+        scene
+            .try_restore(image, image)?
+            .success("fermata restore")?;
+        wait_until("a session ends", || {
+            Ok(fermata.session(image)?.state == "exited")
+        })?;
+        ensure!(fermata.session(image)?.exit_status == Some(0));
+        ensure!(
+            fermata.log(image)?.contains("used"),
+            "the event was not used"
+        );
     }
     scene.close()
 }

@@ -169,7 +169,18 @@ pub fn is_traced(root: u32) -> bool {
 /// A process's number in its own, innermost namespace.
 pub fn inner_pid(pid: u32) -> Option<u32> {
     let text = text(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    innermost(&text, "NSpid:")
+}
+
+/// Whether the leader of a process's terminal session is outside of its PID namespace: the session has number 0 there.
+pub fn is_led_from_outside(pid: u32) -> bool {
+    let text = text(format!("/proc/{pid}/status")).unwrap_or_default();
+    innermost(&text, "NSsid:") == Some(0)
+}
+
+/// The number of `/proc/PID/status` for the innermost namespace, from the line that begins with `key`.
+fn innermost(status: &str, key: &str) -> Option<u32> {
+    let line = status.lines().find_map(|l| l.strip_prefix(key))?;
     line.split_whitespace().last()?.parse().ok()
 }
 
@@ -267,5 +278,14 @@ mod tests {
         id.signal(Signal::KILL);
         child.wait().expect("waited");
         assert!(!id.alive());
+    }
+
+    #[test]
+    fn a_session_without_a_number_in_the_innermost_namespace_is_led_from_outside() {
+        let led = |line: &str| innermost(&format!("Name:\tx\n{line}\nNSpid:\t7\n"), "NSsid:");
+        assert_eq!(led("NSsid:\t512"), Some(512));
+        assert_eq!(led("NSsid:\t512\t0"), Some(0));
+        assert_eq!(led("NSsid:\t0"), Some(0));
+        assert_eq!(led(""), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Programs that Fermata has not started: checkpointed by their numbers through the driver's own interface, restored, and as
 //! before whatever fails on the way.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -33,14 +34,14 @@ struct ByHand<'s> {
 
 impl<'s> ByHand<'s> {
     fn start(scene: &'s Scene, program: &str, options: &[&str]) -> Result<Self> {
-        let mut command = Command::new(scene.tree().program(program)?);
+        let mut command = in_own_session(scene.tree().program(program)?);
         command.args(options);
         Self::run(scene, command)
     }
 
     /// One that stands still after step `at`.
     fn held(scene: &'s Scene, program: &str, options: &[&str], at: u64) -> Result<Self> {
-        let mut command = Command::new(scene.tree().program(program)?);
+        let mut command = in_own_session(scene.tree().program(program)?);
         command.args(options).envs(scene.hold(at)?);
         Self::run(scene, command)
     }
@@ -102,6 +103,14 @@ impl Drop for ByHand<'_> {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command that runs as the leader of a session of its own, as CRIU needs it: this test's own leader may be outside of its
+/// PID namespace. `setsid` executes the program as the same process.
+fn in_own_session(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(program);
+    command
 }
 
 fn restore(scene: &Scene, image: &str, name: &str, options: &[&str]) -> Result<Finished> {
@@ -216,7 +225,7 @@ fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
             it.display()
         )
     });
-    let mut shell = Command::new("/bin/sh");
+    let mut shell = in_own_session("/bin/sh");
     shell
         .args(["-c", &format!("{one} & {two} & wait")])
         .envs(scene.hold(HELD)?);
@@ -259,7 +268,7 @@ fn what_cannot_be_taken_is_refused_and_not_touched() -> Result<()> {
             &["process 1", "hint:"],
         )
     })?;
-    let mut sleep = Command::new("/bin/sleep");
+    let mut sleep = in_own_session("/bin/sleep");
     sleep.arg("1000");
     let sleep = ByHand::run(&scene, sleep)?;
     expect(
@@ -277,7 +286,7 @@ fn what_cannot_be_taken_is_refused_and_not_touched() -> Result<()> {
     program.kill()?;
 
     // Its output goes to another program.
-    let mut piped = Command::new(scene.tree().program("heat2d")?);
+    let mut piped = in_own_session(scene.tree().program("heat2d")?);
     piped.args(SLOW);
     scene.sandbox().enter(&mut piped);
     piped

@@ -1,5 +1,5 @@
-//! What a foreign program holds that ends outside of it, and that CRIU would dump without saying so: terminals, and pipes to
-//! other programs.
+//! What of a foreign program ends outside of it: terminals and pipes to other programs, which CRIU would dump without saying
+//! so, and the leader of its session, without which CRIU dumps nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,9 +10,13 @@ use crate::proc;
 
 const HINT: &str = "start it with its input and output in files, such as `setsid CMD <in >out 2>&1 &`, or by `fermata run`";
 
-/// Terminals and pipes of the processes of `tree` whose other ends are with others.
+/// Terminals and pipes of the processes of `tree` whose other ends are with others, and leaders in other namespaces.
 pub(super) fn obstacles(tree: &[u32]) -> Vec<Obstacle> {
-    let mut found = Vec::new();
+    let led = tree
+        .iter()
+        .copied()
+        .filter(|pid| proc::is_led_from_outside(*pid));
+    let mut found: Vec<Obstacle> = led.map(led_from_outside).collect();
     let inside = pipes_of(tree);
     let others: Vec<u32> = match inside.is_empty() {
         true => Vec::new(),
@@ -49,6 +53,19 @@ pub(super) fn obstacles(tree: &[u32]) -> Vec<Obstacle> {
         }
     }
     found
+}
+
+fn led_from_outside(pid: u32) -> Obstacle {
+    Obstacle {
+        pid,
+        what: format!(
+            "process {pid} ({}) is in a terminal session whose leader is outside of its PID namespace",
+            proc::name_of(pid)
+        ),
+        hint: HINT.to_owned(),
+        connection: false,
+        gpu: false,
+    }
 }
 
 fn holds(pid: u32, is: fn(&Path) -> bool) -> bool {
@@ -113,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_pipe_to_another_program_is_found() {
-        let mut child = Command::new("sleep")
-            .arg("1000")
+        let mut child = Command::new("setsid")
+            .args(["sleep", "1000"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

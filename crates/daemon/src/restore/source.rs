@@ -33,7 +33,7 @@ use crate::progress::Report;
 use crate::record::{self, Place, Record};
 use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
-use crate::tcp::reuse;
+use crate::tcp::{dumped, lingering, reuse};
 use crate::temporary::{self, Placed, Temporary};
 use crate::worker::{Worker, variables_of};
 
@@ -379,6 +379,12 @@ impl Source {
             exit_file: session.dir.join(EXIT_FILE),
             agents: self.daemon.agent_socket(),
         };
+        // A dump that cannot be read is CRIU's to name.
+        if !self.own_network
+            && let Ok(listening) = dumped::listening(&self.image.host())
+        {
+            lingering::forget(&listening);
+        }
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
             // The session's folder goes; what CRIU said stays.
             let said = image.work.join(RESTORE_LOG);

@@ -157,28 +157,60 @@ pub fn settle(
     Ok(whole)
 }
 
+/// The addresses that sockets of the dump in `host` have without being connections: those at which a restored program listens.
+///
+/// # Errors
+/// The dump cannot be read.
+pub fn listening(host: &Path) -> io::Result<Vec<SocketAddr>> {
+    let mut found = Vec::new();
+    for bytes in &criu_files::read(host)?.list {
+        if let Some(socket) = tcp_socket(bytes)?
+            && socket.other_port.unwrap_or(0) == 0
+            && socket.own_port.unwrap_or(0) != 0
+        {
+            found.push(socket.own_address().ok_or_else(bad)?);
+        }
+    }
+    Ok(found)
+}
+
+impl InetSocket {
+    fn own_address(&self) -> Option<SocketAddr> {
+        self.address(&self.own, self.own_port.unwrap_or(0))
+    }
+
+    fn address(&self, words: &[u32], port: u32) -> Option<SocketAddr> {
+        let ip = match self.family? {
+            AF_INET => IpAddr::from(words.first()?.to_ne_bytes()),
+            _ => {
+                let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
+                let bytes: [u8; 16] = bytes.try_into().ok()?;
+                IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()
+            }
+        };
+        Some(SocketAddr::new(ip, u16::try_from(port).ok()?))
+    }
+}
+
+/// The TCP socket in a record of `files.img`, if it is one.
+fn tcp_socket(record: &[u8]) -> io::Result<Option<InetSocket>> {
+    let entry = Entry::decode(record).map_err(|_| bad())?;
+    Ok(entry.socket.filter(|it| it.protocol == Some(IPPROTO_TCP)))
+}
+
 fn connections(records: &Records) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
     for (record, bytes) in records.list.iter().enumerate() {
-        let entry = Entry::decode(&bytes[..]).map_err(|_| bad())?;
-        let Some(socket) = entry.socket else { continue };
+        let Some(socket) = tcp_socket(bytes)? else {
+            continue;
+        };
         let other_port = socket.other_port.unwrap_or(0);
-        if socket.protocol != Some(IPPROTO_TCP) || other_port == 0 {
+        if other_port == 0 {
             continue;
         }
-        let address = |words: &[u32], port: u32| -> Option<SocketAddr> {
-            let ip = match socket.family? {
-                AF_INET => IpAddr::from(words.first()?.to_ne_bytes()),
-                _ => {
-                    let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
-                    let bytes: [u8; 16] = bytes.try_into().ok()?;
-                    IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()
-                }
-            };
-            Some(SocketAddr::new(ip, u16::try_from(port).ok()?))
-        };
-        let ends = address(&socket.own, socket.own_port.unwrap_or(0))
-            .zip(address(&socket.other, other_port))
+        let ends = socket
+            .own_address()
+            .zip(socket.address(&socket.other, other_port))
             .map(|(own, other)| Ends { own, other })
             .ok_or_else(bad)?;
         found.push(Connection {

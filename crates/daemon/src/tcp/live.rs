@@ -52,6 +52,13 @@ pub fn is_held_elsewhere(ends: Ends, tree: &[u32]) -> bool {
     other.is_some_and(|it| it.inode != 0 && !held.contains_key(&it.inode))
 }
 
+/// Connections of this process's network namespace that have ended, and are remembered for a minute (`TIME_WAIT`).
+pub fn ended() -> Vec<Ends> {
+    let all = sockets(std::process::id()).into_iter();
+    let ended = all.filter(|it| it.state == state::TIME_WAIT);
+    ended.map(|it| it.ends).collect()
+}
+
 /// The addresses at which the processes `tree` listen, each once.
 pub fn listening(tree: &[u32]) -> Vec<SocketAddr> {
     let (Some(root), held) = (tree.first(), holders(tree)) else {

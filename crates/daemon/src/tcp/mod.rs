@@ -7,9 +7,11 @@
 //!  not accepted yet           likewise
 //! ```
 //! `live` reads the kernel's tables before a program is stopped; `dumped` judges what CRIU has written, for a connection
-//! may have been made since, and makes it fit for a restore. `reuse` lets what is restored listen where it did.
+//! may have been made since, and makes it fit for a restore. `reuse` and `lingering` let what is restored
+//! listen where it did.
 
 pub mod dumped;
+pub mod lingering;
 pub mod live;
 pub mod reuse;
 
@@ -51,6 +53,7 @@ mod state {
     pub const ESTABLISHED: u32 = 1;
     pub const SYN_RECEIVED: u32 = 3;
     pub const FIN_WAIT_1: u32 = 4;
+    pub const TIME_WAIT: u32 = 6;
     pub const CLOSED: u32 = 7;
     pub const CLOSE_WAIT: u32 = 8;
     pub const LAST_ACK: u32 = 9;

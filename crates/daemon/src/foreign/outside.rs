@@ -142,11 +142,12 @@ mod tests {
         while proc::name_of(child.id()) != "sleep" {
             assert!(std::time::Instant::now() < until, "it does not start");
         }
-        let found = obstacles(&[child.id()]);
+        let mut found = obstacles(&[child.id()]);
+        // The test may have inherited pipes, and they are there, too.
+        found.retain(|it| it.what.contains("descriptor 0"));
         child.kill().expect("killed");
         child.wait().expect("waited");
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].what.contains("descriptor 0"), "{}", found[0].what);
         assert!(found[0].hint.contains("fermata run"));
     }
 }

@@ -253,10 +253,22 @@ pub enum Hold {
     Off,
     /// Those that have work at this moment; the others go on.
     Busy,
+    /// Those that have work at this moment; each of the others once it has been given the next piece of work that may wait
+    /// for other streams or processes. Asked for again, those that have come to an end of that piece may get another.
+    Step(Meeting),
     /// All.
     All,
     /// All, and whatever the program sends is taken: its threads are about to be parked.
     Closing,
+}
+
+/// What may wait for work of other streams or processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Meeting {
+    /// Kernels of NCCL, and graphs, which may hold some.
+    Collectives,
+    /// Every kernel and every graph.
+    Kernels,
 }
 
 /// How the device stands while streams are held.
@@ -277,6 +289,10 @@ pub struct StreamWork {
     pub stream: u64,
     /// How much the stream had been given at the end of it.
     pub count: u64,
+    /// Whether a kernel of NCCL, or a graph, is in it.
+    pub collective: bool,
+    /// Whether it is a wait for other streams or the host.
+    pub waits: bool,
 }
 
 /// A worker that has outlived its daemon.

@@ -6,10 +6,13 @@
 //!    ▲  ▲              │  ▲
 //!    │  └── Off ───────┘  │ that is done
 //!    └─────── Off ── Some: what takes long is waited for, the other streams go on
+//!                    Step: likewise, but each of them only up to what may wait for others
 //! ```
+//! A collective ends when every rank has entered it. Ranks that go on freely are in the next one by then, and wait for the rank
+//! that is held; ranks that go on by steps come to stand behind the same collective.
 
-use fermata_abi::op::FunctionId;
-use fermata_control::worker::{Holding, StreamWork};
+use fermata_abi::op::{FunctionId, StreamRef};
+use fermata_control::worker::{Holding, Meeting, StreamWork};
 
 use crate::parked::Hold;
 use crate::queues::{Busy, What};
@@ -30,6 +33,12 @@ impl Server {
             Asked::Busy if !matches!(self.hold, Hold::Some(_)) => {
                 let busy = self.queues.busy_streams(None);
                 self.hold = Hold::Some(busy.into_iter().collect());
+            }
+            Asked::Step(to) => {
+                self.pace_all();
+                self.look_at_paces();
+                let busy = self.queues.busy_streams(None);
+                self.hold = Hold::Step(busy.into_iter().collect(), to);
             }
             Asked::Closing => self.hold = Hold::Closing,
             Asked::All | Asked::Busy => {}
@@ -56,12 +65,47 @@ impl Server {
         });
     }
 
+    /// Holds a stream that has been given what may wait for others.
+    pub(crate) fn note_meeting(&mut self, stream: StreamRef) {
+        let Hold::Step(_, to) = &self.hold else {
+            return;
+        };
+        let meets = match (*to, self.work.what) {
+            (_, What::Graph(_)) | (Meeting::Kernels, What::Kernel(_)) => true,
+            (Meeting::Collectives, What::Kernel(handle)) => self.is_collective(handle),
+            _ => false,
+        };
+        if let (Hold::Step(held, _), true) = (&mut self.hold, meets) {
+            held.insert(stream);
+        }
+    }
+
+    /// Whether a kernel ends only when other ranks have launched theirs: NCCL's, whose names are those of C or C++.
+    fn is_collective(&self, handle: FunctionId) -> bool {
+        let known = self.site.session.functions.get(handle);
+        known.is_ok_and(|it| it.name.contains("nccl"))
+    }
+
+    /// Records how far each stream is: without that, the end of its last few pieces is not seen.
+    fn pace_all(&mut self) {
+        for stream in self.queues.busy_streams(None) {
+            if self.queues.is_open(stream) {
+                let event = self.record_mark(stream).ok();
+                self.queues.paced(stream, event);
+            }
+        }
+    }
+
+    fn look_at_paces(&mut self) {
+        for stream in self.queues.busy_streams(None) {
+            while self.pass_pace(stream) {}
+        }
+    }
+
     /// What each stream is at, as the driver says now.
     fn busy(&mut self) -> Vec<StreamWork> {
+        self.look_at_paces();
         let streams = self.queues.busy_streams(None);
-        for stream in &streams {
-            while self.pass_pace(*stream) {}
-        }
         let at: Vec<_> = streams
             .into_iter()
             .filter_map(|it| self.queues.at(it))
@@ -89,6 +133,12 @@ impl Server {
             what,
             stream: busy.stream.stream.raw(),
             count: busy.upto,
+            waits: busy.what == What::Wait,
+            collective: busy.all.iter().any(|it| match it {
+                What::Kernel(handle) => self.is_collective(*handle),
+                What::Graph(_) => true,
+                _ => false,
+            }),
         }
     }
 }

@@ -81,6 +81,7 @@ pub const PROGRAMS: &[Program] = &[
         &["--size", "60000", "--steps", "500"],
         &["--steps", "6000"],
     ),
+    quick("allreduce", &["--steps", "300"], &["--steps", "20000"]),
     quick("family", &["--steps", "3000"], &["--steps", "4000"]),
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),

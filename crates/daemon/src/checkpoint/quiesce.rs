@@ -10,7 +10,7 @@ use fermata_store::moments;
 use parking_lot::Mutex;
 
 use super::halt::{Halt, workers_of};
-use super::settled::{self, Settled, parts_of};
+use super::settled::{Settled, parts_of};
 use super::sum::{Progress, sum};
 use crate::agent::Agent;
 use crate::bring_back::Parked;
@@ -32,16 +32,14 @@ impl Halt<'_> {
     pub(crate) fn quiesce(
         &self,
         served: &[Served],
-        meanwhile: &(dyn Fn() + Sync),
+        meanwhile: &mut dyn FnMut(),
         report: &mut Report<'_>,
     ) -> Result<Settled> {
         let asked = Instant::now();
-        let report = Mutex::new(report);
         let (settled, settling, stopped) = self.phases.time("quiesce", || {
-            let settle = |worker: Arc<Worker>| self.settle(&worker, meanwhile, &report);
-            let settled = all_at_once(workers_of(served), "settle", settle);
-            let settled = settled.inspect_err(|_| self.let_on(served))?;
+            let settled = self.settle(served, meanwhile, report)?;
             let begun = Instant::now();
+            let report = Mutex::new(report);
             let quiesce = |agent: Arc<Agent>| {
                 let mut waiting = || {
                     let limit = QUIESCE_TIME.as_secs();
@@ -57,7 +55,7 @@ impl Halt<'_> {
         if let Some(slowest) = slowest.filter(|_| stopped.iter().all(Result::is_ok)) {
             let parts = parts_of(settling, *slowest);
             self.phases.parts("quiesce", asked, &parts);
-            return Ok(settled::together(settled));
+            return Ok(settled);
         }
         let parked = served.iter().zip(&stopped).filter(|(_, it)| it.is_ok());
         let parked: Vec<Served> = parked.map(|(it, _)| it.clone()).collect();

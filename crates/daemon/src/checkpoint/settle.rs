@@ -1,59 +1,115 @@
-//! Waiting, before a program is stopped, until its device has done what it was given.
+//! Waiting, before a program is stopped, until the devices have done what they were given.
 //!
 //! ```text
-//!  all streams held ─┬─ device idle ─► the ring is taken whole, the program parked
-//!         ▲          └─ not soon: what it is at is named; those streams stay held, the others go on
-//!         └─────────────── that has ended ◄──┘
+//!  all streams of all processes held ─┬─ devices idle ─► the rings are taken whole, the program parked
+//!         ▲                           └─ not soon: what they are at is named; those streams stay held, the others go on
+//!         └──────────────── that has ended ◄──┘
 //! ```
-//! The program runs meanwhile. What it issues waits in the worker, and is part of the image.
+//! The program runs meanwhile. What it issues waits in the workers, and is part of the image.
+//!
+//! A kernel may be waiting for one that its own or another process has not been let launch: a collective ends when every rank
+//! has entered it. So the others go on, and a rank must not run into the next collective meanwhile, where it would wait for
+//! those that are held. [`Patience`] says how far the others may go.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{WAITING, Waited};
-use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, StreamWork, ToWorker};
-use parking_lot::Mutex;
+use fermata_control::worker::{
+    FailureKind, FromWorker, Hold, Holding, Meeting, StreamWork, ToWorker,
+};
 
 use super::halt::{Halt, workers_of};
 use super::settled::Settled;
-use crate::failure::{Hint, Result, fail};
-use crate::parallel::each_at_once;
+use crate::failure::{Failure, Hint, Result, fail};
+use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
 use crate::session::Served;
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
-/// How long all streams are held: what the device has been given takes half of it, unless a piece takes longer.
+/// How long all streams are held without one of them coming to its end: what the devices have been given takes half of it,
+/// unless a piece takes longer.
 const SOON: Duration = Duration::from_millis(20);
-/// How long what the device is at may take: the program is not stopped meanwhile.
+/// How long they are held at most: many streams may come to their ends one after the other.
+const HELD: Duration = Duration::from_millis(200);
+/// How long what the devices are at may take: the program is not stopped meanwhile.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Between two looks, at first and later.
+/// Between two looks: while all streams are held or go on by steps, and while they go on freely.
 const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
 /// How often it is said what is waited for.
 const SAYING: Duration = Duration::from_secs(2);
 
-fn in_words(work: &StreamWork) -> String {
-    match work.stream {
-        1 => format!("{} on the default stream", work.what),
-        stream => format!("{} on stream {stream:#x}", work.what),
+/// What a stream of a process is at.
+#[derive(Debug, Clone)]
+struct Work {
+    /// Which of the workers has it.
+    worker: usize,
+    on: StreamWork,
+}
+
+impl Work {
+    fn in_words(&self, served: &[Served]) -> String {
+        let StreamWork { what, stream, .. } = &self.on;
+        let stream = match stream {
+            1 => "the default stream".to_owned(),
+            stream => format!("stream {stream:#x}"),
+        };
+        match served {
+            [_] => format!("{what} on {stream}"),
+            several => {
+                let pid = several[self.worker].agent.process.pid;
+                format!("{what} on {stream} of process {pid}")
+            }
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let which = |it: &Self| (it.worker, it.on.stream, it.on.count);
+        which(self) == which(other)
+    }
+}
+
+/// How far the other streams may go while some are at work that takes long.
+#[derive(Debug, Default)]
+struct Patience {
+    rounds: u32,
+}
+
+impl Patience {
+    /// Rounds in which the others go on freely: most kernels that take long wait for nothing.
+    const FREELY: u32 = 3;
+    /// Rounds in which they go on from one collective to the next, where one is waited for: other kernels, such as reductions
+    /// over peer memory that a program has written itself, wait for each other, too.
+    const BY_COLLECTIVES: u32 = 24;
+
+    /// For the next round, in which `long` is waited for.
+    fn next(&mut self, long: &[Work]) -> Hold {
+        self.rounds += 1;
+        let collective = long.iter().any(|it| it.on.collective);
+        match self.rounds {
+            round if collective && round <= Self::BY_COLLECTIVES => {
+                Hold::Step(Meeting::Collectives)
+            }
+            round if !collective && round <= Self::FREELY => Hold::Busy,
+            _ => Hold::Step(Meeting::Kernels),
+        }
     }
 }
 
 impl Halt<'_> {
-    /// Holds all streams and waits until the device is idle.
+    /// Holds all streams of all processes and waits until the devices are idle.
     ///
     /// # Errors
-    /// `NotCheckpointable` after [`LONGEST`], naming what the device is at; the worker does not answer. Nothing is held
+    /// `NotCheckpointable` after [`LONGEST`], naming what the devices are at; a worker does not answer. Nothing is held
     /// then.
     pub(super) fn settle(
         &self,
-        worker: &Worker,
-        meanwhile: &(dyn Fn() + Sync),
-        report: &Mutex<&mut Report<'_>>,
+        served: &[Served],
+        meanwhile: &mut dyn FnMut(),
+        report: &mut Report<'_>,
     ) -> Result<Settled> {
-        self.wait_for_device(worker, meanwhile, report)
-            .inspect_err(|_| {
-                let _ = ask(worker, Hold::Off);
-            })
+        self.wait_for_devices(served, meanwhile, report)
+            .inspect_err(|_| self.let_on(served))
     }
 
     /// The devices get work again.
@@ -63,70 +119,160 @@ impl Halt<'_> {
         let _ = each_at_once(workers_of(served), "let on", off);
     }
 
-    fn wait_for_device(
+    fn wait_for_devices(
         &self,
-        worker: &Worker,
-        meanwhile: &(dyn Fn() + Sync),
-        report: &Mutex<&mut Report<'_>>,
+        served: &[Served],
+        meanwhile: &mut dyn FnMut(),
+        report: &mut Report<'_>,
     ) -> Result<Settled> {
+        let workers = workers_of(served);
         let begun = Instant::now();
-        let mut said = begun;
-        let mut waited: Option<StreamWork> = None;
+        let mut said: Option<Instant> = None;
+        let mut waited: Option<Work> = None;
+        let mut patience = Patience::default();
         loop {
-            if begun.elapsed() >= LONGEST {
-                let message = "the program cannot be stopped now: its device does not come to an end of its work";
-                return Err(fail(FailureKind::NotCheckpointable, message).hint("try again later"));
-            }
             let since = Instant::now();
-            let mut holding = ask(worker, Hold::All)?;
-            while !holding.idle && since.elapsed() < SOON {
-                worker.pause(TURNS[0]);
-                holding = ask(worker, Hold::All)?;
-            }
-            if holding.idle {
-                ask(worker, Hold::Closing)?;
+            if become_idle(&workers)? {
+                ask_all(&workers, Hold::Closing)?;
                 let waited = waited.map(|work| Waited {
-                    what: in_words(&work),
+                    what: work.in_words(served),
                     seconds: begun.elapsed().as_secs_f64(),
                 });
                 return Ok(Settled { since, waited });
             }
-            let long = ask(worker, Hold::Busy)?.busy;
+            let mut long = busy(&workers, Hold::All)?;
+            // What is waited for is named, not what waits for it.
+            long.sort_by_key(|it| it.on.waits);
+            let how = patience.next(&long);
             waited = waited.or_else(|| long.first().cloned());
-            let goes_on = |now: &Holding| {
-                let same = |it: &&StreamWork| {
-                    let mut then = long.iter();
-                    then.any(|then| (then.stream, then.count) == (it.stream, it.count))
-                };
-                now.busy.iter().find(same).cloned()
-            };
-            while let Some(work) = goes_on(&ask(worker, Hold::Busy)?) {
+            let mut looked = Instant::now();
+            while let Some(work) = still_at(&long, &busy(&workers, how)?) {
                 let so_far = begun.elapsed();
                 if so_far >= LONGEST {
-                    let words = in_words(&work);
-                    let message = format!(
-                        "the program cannot be stopped now: {words} has not ended in {} s",
-                        so_far.as_secs()
-                    );
-                    return Err(fail(FailureKind::NotCheckpointable, message)
-                        .hint("try again when it has ended"));
+                    return Err(too_long(&work, served, so_far));
                 }
-                if said.elapsed() >= SAYING || said == begun {
-                    said = Instant::now();
-                    let phase = format!("{WAITING} for {}", in_words(&work));
-                    report.lock()(&phase, so_far.as_secs(), LONGEST.as_secs());
+                if said.is_none_or(|it| it.elapsed() >= SAYING) {
+                    said = Some(Instant::now());
+                    let phase = format!("{WAITING} for {}", work.in_words(served));
+                    report(&phase, so_far.as_secs(), LONGEST.as_secs());
                 }
-                // The program runs, and writes its memory.
-                meanwhile();
-                worker.pause(TURNS[1]);
+                workers[work.worker].pause(match how {
+                    Hold::Step(_) => TURNS[0],
+                    _ => TURNS[1],
+                });
+                if looked.elapsed() >= TURNS[1] {
+                    looked = Instant::now();
+                    // The program runs, and writes its memory.
+                    meanwhile();
+                }
+            }
+            if begun.elapsed() >= LONGEST {
+                let message = "the program cannot be stopped now: its devices do not come to an end of their work";
+                return Err(fail(FailureKind::NotCheckpointable, message).hint("try again later"));
             }
         }
     }
+}
+
+/// Whether all devices come to have nothing to do soon, once no stream gets anything.
+fn become_idle(workers: &[Arc<Worker>]) -> Result<bool> {
+    let begun = Instant::now();
+    let (mut last, mut moved) = (usize::MAX, begun);
+    loop {
+        let holding = ask_all(workers, Hold::All)?;
+        let Some(late) = holding.iter().position(|it| !it.idle) else {
+            return Ok(true);
+        };
+        let left = holding.iter().map(|it| it.busy.len()).sum();
+        if left < last {
+            (last, moved) = (left, Instant::now());
+        }
+        if moved.elapsed() >= SOON || begun.elapsed() >= HELD {
+            return Ok(false);
+        }
+        workers[late].pause(TURNS[0]);
+    }
+}
+
+/// What the streams are at that have work, once those have been held which `how` says.
+fn busy(workers: &[Arc<Worker>], how: Hold) -> Result<Vec<Work>> {
+    let holding = ask_all(workers, how)?;
+    let each = holding.into_iter().enumerate();
+    let works =
+        each.flat_map(|(worker, it)| it.busy.into_iter().map(move |on| Work { worker, on }));
+    Ok(works.collect())
+}
+
+/// What is still going on of `long`.
+fn still_at(long: &[Work], now: &[Work]) -> Option<Work> {
+    let goes_on = |it: &&Work| long.iter().any(|then| then.is_same(it));
+    now.iter().find(goes_on).cloned()
+}
+
+fn too_long(work: &Work, served: &[Served], so_far: Duration) -> Failure {
+    let message = format!(
+        "the program cannot be stopped now: {} has not ended in {} s",
+        work.in_words(served),
+        so_far.as_secs()
+    );
+    let hint = match work.on.collective {
+        true => {
+            "a collective ends when every rank has entered it: look for a rank that has not, and try again then"
+        }
+        false => "try again when it has ended",
+    };
+    fail(FailureKind::NotCheckpointable, message).hint(hint)
+}
+
+fn ask_all(workers: &[Arc<Worker>], hold: Hold) -> Result<Vec<Holding>> {
+    all_at_once(workers.to_vec(), "settle", |it: Arc<Worker>| ask(&it, hold))
 }
 
 fn ask(worker: &Worker, hold: Hold) -> Result<Holding> {
     match worker.request(&ToWorker::Hold(hold), &[], STEP_TIME, &mut |_, _| {})? {
         FromWorker::Holding(holding) => Ok(holding),
         other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(worker: usize, count: u64, collective: bool) -> Work {
+        let on = StreamWork {
+            what: "kernel `k`".into(),
+            stream: 1,
+            count,
+            collective,
+            waits: false,
+        };
+        Work { worker, on }
+    }
+
+    #[test]
+    fn what_waits_for_others_lets_them_go_on_by_steps() {
+        let mut patience = Patience::default();
+        for _ in 0..Patience::FREELY {
+            assert_eq!(patience.next(&[work(0, 1, false)]), Hold::Busy);
+        }
+        assert_eq!(
+            patience.next(&[work(0, 1, false)]),
+            Hold::Step(Meeting::Kernels)
+        );
+        let mut patience = Patience::default();
+        let long = [work(0, 1, false), work(1, 1, true)];
+        for _ in 0..Patience::BY_COLLECTIVES {
+            assert_eq!(patience.next(&long), Hold::Step(Meeting::Collectives));
+        }
+        assert_eq!(patience.next(&long), Hold::Step(Meeting::Kernels));
+    }
+
+    #[test]
+    fn work_is_told_from_that_of_another_process_and_from_later_work() {
+        let long = [work(0, 7, false), work(1, 9, false)];
+        assert!(still_at(&long, &[work(1, 7, false), work(0, 9, false)]).is_none());
+        assert!(still_at(&long, &[work(1, 8, false), work(1, 9, false)]).is_some());
+        assert!(still_at(&long, &[]).is_none());
     }
 }

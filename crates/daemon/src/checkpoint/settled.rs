@@ -7,22 +7,12 @@ use fermata_control::worker::Step;
 
 use crate::agent::Stopped;
 
-/// A device that has nothing to do and gets nothing.
+/// Devices that have nothing to do and get nothing.
 pub(crate) struct Settled {
-    /// When it got something for the last time.
+    /// When they got something for the last time.
     pub since: Instant,
-    /// What it was waited for, if that took long.
+    /// What they were waited for, if that took long.
     pub waited: Option<Waited>,
-}
-
-/// The devices of several processes, all of which have nothing to do: the first that got nothing any more stands longest.
-pub(super) fn together(all: Vec<Settled>) -> Settled {
-    let since = all.iter().map(|it| it.since).min();
-    let waited = all.into_iter().filter_map(|it| it.waited);
-    Settled {
-        since: since.unwrap_or_else(Instant::now),
-        waited: waited.max_by(|a, b| a.seconds.total_cmp(&b.seconds)),
-    }
 }
 
 /// What a program took to stop: its device first, while it ran.

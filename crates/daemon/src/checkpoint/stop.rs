@@ -68,15 +68,7 @@ impl Taking<'_> {
     ) -> Result<(Stop, T)> {
         let mut ahead = self.ahead(copy, report)?;
         report("quiesce", 0, 0);
-        let settled = {
-            let ahead = Mutex::new(&mut ahead);
-            let meanwhile = || {
-                if let Some(mut ahead) = ahead.try_lock() {
-                    ahead.again();
-                }
-            };
-            self.halt().quiesce(served, &meanwhile, report)?
-        };
+        let settled = self.halt().quiesce(served, &mut || ahead.again(), report)?;
         let mut record = self.record(served);
         let parked = self.halt().park(served)?;
         let taken = self

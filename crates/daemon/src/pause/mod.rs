@@ -191,7 +191,7 @@ fn take(
         phases: &phases,
     };
     report("quiesce", 0, 0);
-    let settled = halt.quiesce(served, &|| {}, report)?;
+    let settled = halt.quiesce(served, &mut || {}, report)?;
     let parked = halt.park(served)?;
     let store = entry.data.folder.clone();
     let kept = halt.let_go(served).and_then(|()| {

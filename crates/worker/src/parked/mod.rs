@@ -184,8 +184,9 @@ impl Server {
         }
     }
 
-    /// Records how far a stream is, where it is time to.
+    /// Records how far a stream is, where it is time to, and that its step is done.
     pub(crate) fn keep_pace(&mut self, stream: StreamRef, weight: u64) {
+        self.note_meeting(stream);
         if self.queues.issue(stream, weight, self.work) {
             let event = self.record_mark(stream).ok();
             self.queues.paced(stream, event);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use fermata_abi::op::StreamRef;
+use fermata_control::worker::Meeting;
 use fermata_wire::Ticket;
 
 /// An operation that waits.
@@ -19,6 +20,8 @@ pub(crate) enum Hold {
     Off,
     /// These: what they are at takes long, and the others go on meanwhile.
     Some(HashSet<StreamRef>),
+    /// These, and each other stream once it has been given something that may wait for others.
+    Step(HashSet<StreamRef>, Meeting),
     /// All.
     All,
     /// All, and everything is taken off the ring: the program's threads are about to be parked.
@@ -34,7 +37,7 @@ impl Hold {
     pub fn holds(&self, stream: StreamRef) -> bool {
         match self {
             Self::Off => false,
-            Self::Some(streams) => streams.contains(&stream),
+            Self::Some(streams) | Self::Step(streams, _) => streams.contains(&stream),
             Self::All | Self::Closing => true,
         }
     }

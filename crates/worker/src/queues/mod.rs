@@ -132,6 +132,8 @@ pub(crate) struct Busy {
     pub stream: StreamRef,
     /// What takes longest of the oldest stretch.
     pub what: What,
+    /// All that is in it.
+    pub all: Vec<What>,
     /// The count at the end of that stretch.
     pub upto: u64,
 }
@@ -200,6 +202,12 @@ impl<E: Copy> Queues<E> {
                 self.cost -= work.cost;
             }
         }
+    }
+
+    /// Whether work was issued behind the last pace of a stream.
+    pub fn is_open(&self, stream: StreamRef) -> bool {
+        let count = self.counts.get(&stream);
+        count.is_some_and(|it| !it.open.pieces.is_empty())
     }
 
     /// Whether a stream may get this piece now, as far as is known.
@@ -288,7 +296,13 @@ impl<E: Copy> Queues<E> {
             .iter()
             .max_by_key(|(work, _)| self.costs.of(*work));
         let what = longest.map_or(What::Other, |(work, _)| work.what);
-        Some(Busy { stream, what, upto })
+        let all = work.pieces.iter().map(|(work, _)| work.what).collect();
+        Some(Busy {
+            stream,
+            what,
+            all,
+            upto,
+        })
     }
 
     /// All work up to `mark` is done.

@@ -10,7 +10,7 @@ use crate::output::{Generated, rustfmt};
 const FOLDER: &str = "crates/daemon";
 const PROTO: &str = "rpc.proto";
 /// What is made of it.
-const MESSAGES: &str = "crates/daemon/src/criu_rpc.rs";
+const MESSAGES: &str = "crates/daemon/src/criu/rpc.rs";
 
 /// The messages' file.
 pub fn messages(root: &Path) -> Result<Generated> {

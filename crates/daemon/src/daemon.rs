@@ -14,17 +14,17 @@ use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 use tracing::warn;
 
-use crate::cache::ImageCache;
 use crate::criu::Criu;
-use crate::driver::Driver;
+use crate::criu::kerndat::Kerndat;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
-use crate::kerndat::Kerndat;
-use crate::monitor::Monitors;
+use crate::gpu::driver::Driver;
+use crate::gpu::monitor::Monitors;
+use crate::images::cache::ImageCache;
+use crate::images::tier::MemoryTier;
 use crate::pool::{self, Pool};
-use crate::priorities::Priorities;
+use crate::priority::yielded::Priorities;
 use crate::removal::remove_folder;
 use crate::session::{self, Plan, Session, output, same_token};
-use crate::tier::MemoryTier;
 use crate::worker;
 
 /// Name of the workers' log in the runtime folder.

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use fermata_control::user::{Check, CheckState, DeviceChoice};
 
-use crate::cache;
+use crate::checkpoint::preflight;
 use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
-use crate::driver::Driver;
 use crate::failure::Failure;
-use crate::preflight;
+use crate::gpu::driver::Driver;
+use crate::images::cache;
+use crate::images::space;
 use crate::session::Session;
-use crate::space;
 use crate::sys;
 use crate::worker;
 

@@ -4,87 +4,61 @@
 //!  user's tool ── requests ──► server ──► daemon: sessions by name ──► run, checkpoint, restore, pause
 //!  program ───── attach ─────►   │                     │
 //!                                │                     ├─ worker, pool: processes with the GPU
-//!                                │                     └─ criu, namespace, init: the host process
+//!                                │                     └─ criu, helpers: the host process
 //! ```
 //! Threads, no runtime: one per connection and one per thing that is watched. A failure of one session
 //! never touches another.
+//!
+//! | folder or file | subject |
+//! | --- | --- |
+//! | `server`, `requests` in it | the daemon's life: lock, sockets, log, what users and programs ask for |
+//! | `daemon`, `session`, `persist` | sessions: their state, their end, what of them outlives the daemon |
+//! | `takeover` | the sessions of a daemon that has ended |
+//! | `run`, `restore`, `checkpoint`, `pause`, `priority` | what is done with a session |
+//! | `foreign` | programs that Fermata did not start |
+//! | `agent` | the library in a program: its connection, attaching, reattaching |
+//! | `worker`, `pool`, `gpu` | processes that hold the GPU, the driver that they load, what NVML says |
+//! | `criu`, `host`, `helpers` | the program's processes: CRIU, memory copied ahead or on demand, PID namespaces |
+//! | `open_files` | files, sockets and pipes that a program has open |
+//! | `images` | the daemon's part in images: manifest record, space, copies in memory |
+//! | `doctor`, `memory`, `metrics` | what is shown: the host's abilities, memory of sessions, Prometheus |
+//! | `failure`, `progress`, `phases`, `parallel`, `proc`, `sys` | what all of these use |
 #![deny(unsafe_code)]
 
 mod agent;
-mod arrivals;
-mod attach;
-mod bring_back;
-mod cache;
 mod checkpoint;
 pub mod criu;
-mod criu_core;
-mod criu_dump;
-mod criu_end;
-mod criu_environment;
-mod criu_files;
-mod criu_rpc;
 mod daemon;
 mod doctor;
-mod driver;
 pub mod failure;
 mod folder_removal;
-mod folders;
 mod foreign;
-mod gpu_files;
-mod gpu_memory;
-mod helper_modes;
+mod gpu;
+mod helpers;
 mod host;
-mod init;
-mod input;
-mod integrity;
-mod kept_logs;
-mod kerndat;
-mod leave;
-mod letters;
-mod listening;
-mod log;
-mod log_limit;
+mod images;
 mod memory;
 mod metrics;
-mod monitor;
-pub mod namespace;
-mod nvml;
-mod on_demand;
-mod pages;
+mod open_files;
 mod parallel;
 mod pause;
-mod paused_data;
 mod persist;
 mod phases;
 mod pool;
-mod preflight;
-mod priorities;
 mod priority;
 pub mod proc;
-mod program;
 mod progress;
-mod record;
 mod removal;
-mod requests;
 mod restore;
-mod returning;
-mod rollback;
 mod run;
 mod server;
 mod session;
-mod sockets;
-mod space;
 mod sys;
 mod takeover;
-mod tcp;
-mod temporary;
-mod tier;
 mod turn;
-mod unix_sockets;
-mod wake;
 mod worker;
 
-pub use init::helper;
-pub use leave::leave_session;
-pub use server::{Taken, serve};
+pub use helpers::init::helper;
+pub use helpers::namespace;
+pub use server::{Taken, leave_session, serve};
 pub use sys::close_inherited;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::paused_data::Entry;
-use crate::priorities::Yielded;
+use crate::pause::data::Entry;
+use crate::priority::yielded::Yielded;
 use crate::proc::ProcessId;
 use crate::session::MemberMeta;
 

@@ -20,8 +20,8 @@ use rustix::process::Signal;
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
-use crate::helper_modes::status_code;
-use crate::input;
+use crate::helpers::modes::status_code;
+use crate::open_files::input;
 use crate::proc::ProcessId;
 use crate::session::{Plan, Session};
 use crate::sys::{self, Extra};
@@ -65,7 +65,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
     let pairs: Vec<(String, OsString)> = env.iter().filter_map(text).collect();
     let variables = worker::variables(pairs.iter().map(|(n, v)| (n.as_str(), v.clone())));
     // Found out now, not when the program asks for a device.
-    crate::driver::Driver::find(request.device, &daemon.paths.home)?;
+    crate::gpu::driver::Driver::find(request.device, &daemon.paths.home)?;
 
     let session = daemon.add(request.name.as_deref(), &fallback, |name, dir| Plan {
         name,

@@ -26,8 +26,8 @@ use fermata_control::{Connection, PROTOCOL};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::Signal;
 
-use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_control};
+use crate::gpu::driver::Driver;
 use crate::proc::ProcessId;
 use crate::sys::{self, Extra};
 

@@ -20,13 +20,13 @@ use super::halt::workers_of;
 use super::parts::Parts;
 use super::sum::{Progress, longest, sum};
 use super::taking::Taking;
-use crate::bring_back::bring_back;
+use crate::agent::bring_back::bring_back;
 use crate::failure::{OrFail, Result, fail};
 use crate::host::HostCopy;
+use crate::images::record;
 use crate::parallel::{all_at_once, each_at_once};
 use crate::proc::ProcessId;
 use crate::progress::Report;
-use crate::record;
 use crate::session::Served;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 

@@ -12,7 +12,7 @@ use super::image::{describe, folder_bytes};
 use super::parts::Parts;
 use super::sum::{Progress, sum};
 use super::taking::Taking;
-use crate::bring_back::{Parked, bring_back};
+use crate::agent::bring_back::{Parked, bring_back};
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::parallel::all_at_once;
 use crate::progress::Report;

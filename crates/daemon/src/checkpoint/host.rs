@@ -11,22 +11,22 @@ use fermata_store::moments;
 use tracing::warn;
 
 use super::taking::Taking;
+use crate::criu;
 use crate::criu::DUMP_LOG;
-use crate::criu_core::clear_registrations;
-use crate::criu_dump::{Dump, Dumping};
-use crate::criu_files;
+use crate::criu::core::clear_registrations;
+use crate::criu::dump::{Dump, Dumping};
+use crate::criu::kept_logs::keep_hint;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
-use crate::folders;
 use crate::host::HostCopy;
-use crate::input;
-use crate::kept_logs::keep_hint;
+use crate::images::record::{self, AgentRecord, Record};
+use crate::open_files::folders;
+use crate::open_files::input;
+use crate::open_files::tcp::dumped::{self, Unusable};
+use crate::open_files::tcp::live;
+use crate::open_files::temporary;
 use crate::proc;
 use crate::progress::Report;
-use crate::record::{self, AgentRecord, Record};
 use crate::session::{Served, output};
-use crate::tcp::dumped::{self, Unusable};
-use crate::tcp::live;
-use crate::temporary;
 use crate::worker::texts;
 
 /// How often memory is copied again while the device is waited for.
@@ -190,7 +190,7 @@ impl Taking<'_> {
         self.keep_log();
         fs::remove_file(self.draft.host().join(DUMP_LOG))
             .or_fail(FailureKind::Internal, || "cannot remove CRIU's log".into())?;
-        let dumped = criu_files::length_of(&self.draft.host(), &record.log);
+        let dumped = criu::files::length_of(&self.draft.host(), &record.log);
         let dumped = dumped.or_fail(FailureKind::Internal, || {
             format!("cannot read `{}`", self.draft.host().display())
         })?;

@@ -14,10 +14,10 @@ use super::parts::Parts;
 use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
+use crate::images::space;
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::session::Session;
-use crate::space;
 use crate::worker::Worker;
 
 /// Folder and name of the image of what is called `base`.

@@ -18,6 +18,7 @@ mod host;
 mod image;
 mod parts;
 mod paused;
+pub mod preflight;
 mod quiesce;
 mod settle;
 mod settled;
@@ -42,19 +43,18 @@ use self::image::check_space;
 pub(crate) use self::image::{devices_of, folder_bytes, target};
 use self::parts::Parts;
 use self::taking::Taking;
-use crate::attach;
+use crate::agent::attach;
 use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, Result, fail, from_store};
-use crate::namespace;
-use crate::pages;
+use crate::helpers::namespace;
+use crate::host::pages;
+use crate::open_files::tcp::reuse;
 use crate::parallel::all_at_once;
 use crate::phases::Phases;
-use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
 use crate::session::{Inner, Session};
-use crate::tcp::reuse;
 use crate::turn::{ATTEMPTS, Turn};
 use crate::worker::Worker;
 
@@ -73,7 +73,7 @@ pub fn checkpoint(
     report: &mut Report<'_>,
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
-    crate::on_demand::settle(&session)?;
+    crate::restore::on_demand::settle(&session)?;
     let _busy = Turn::take(&session)?;
     if session.lock().paused().is_none() {
         check_running(&session)?;

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use fermata_control::user::{Mode, Totals, Waited};
 
-use crate::bring_back::Parked;
+use crate::agent::bring_back::Parked;
 use crate::host::{HostCopy, HostPages};
-use crate::paused_data::Entry;
-use crate::record::Record;
+use crate::images::record::Record;
+use crate::pause::data::Entry;
 
 /// What has been written, and who is to be brought back.
 pub(super) struct Parts {

@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use super::parts::Parts;
 use super::taking::Taking;
 use crate::failure::{Result, from_store};
-use crate::paused_data::{Entry, EntryPart};
+use crate::images::record::{AgentRecord, Record};
+use crate::pause::data::{Entry, EntryPart};
 use crate::proc;
 use crate::progress::Report;
-use crate::record::{AgentRecord, Record};
 
 impl Taking<'_> {
     /// Takes the image.

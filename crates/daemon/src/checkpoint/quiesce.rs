@@ -13,7 +13,7 @@ use super::halt::{Halt, workers_of};
 use super::settled::{Settled, parts_of};
 use super::sum::{Progress, sum};
 use crate::agent::Agent;
-use crate::bring_back::Parked;
+use crate::agent::bring_back::Parked;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
-use crate::bring_back::Parked;
+use crate::agent::bring_back::Parked;
 use crate::failure::{Result, fail};
 use crate::host::HostCopy;
+use crate::images::record::{AgentRecord, Record};
 use crate::parallel::{beside, joined};
 use crate::progress::Report;
-use crate::record::{AgentRecord, Record};
 use crate::session::Served;
 
 /// A program that stands still.

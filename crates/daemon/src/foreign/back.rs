@@ -8,8 +8,8 @@ use fermata_store::moments;
 use super::gpus;
 use super::helper::Helper;
 use crate::daemon::Daemon;
-use crate::driver::Driver;
 use crate::failure::{Hint as _, Result, fail};
+use crate::gpu::driver::Driver;
 use crate::proc::{self, ProcessId};
 use crate::worker::Variables;
 

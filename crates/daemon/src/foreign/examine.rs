@@ -10,11 +10,11 @@ use fermata_control::worker::{Device, FailureKind};
 
 use super::helper::Helper;
 use super::{memory, outside};
+use crate::checkpoint::preflight::{self, Obstacle};
 use crate::criu::Criu;
 use crate::daemon::Daemon;
-use crate::driver::Driver;
 use crate::failure::{Failure, Hint as _, Result, fail};
-use crate::preflight::{self, Obstacle};
+use crate::gpu::driver::Driver;
 use crate::proc::{self, ProcessId};
 use crate::session::{Processes, Session};
 use crate::worker::Variables;
@@ -232,7 +232,7 @@ fn check_stand(pid: u32, stand: &DriverStand) -> Result<()> {
             let open = proc::descriptors(pid).into_iter().map(|(_, target)| target);
             let holds = |it: std::path::PathBuf| {
                 let text = it.to_str().unwrap_or_default().to_owned();
-                text.starts_with(crate::gpu_files::GPU).then_some(text)
+                text.starts_with(crate::open_files::gpu_files::GPU).then_some(text)
             };
             match open.filter_map(holds).next() {
                 None => Ok(()),

@@ -12,8 +12,8 @@ use fermata_control::worker::{Device, FailureKind};
 
 use super::words::{self, LOCK_TIME};
 use crate::daemon::Daemon;
-use crate::driver::Driver;
 use crate::failure::{Failure, Hint as _, OrFail as _, Result, fail};
+use crate::gpu::driver::Driver;
 use crate::sys::{self, Extra};
 use crate::worker::{self, Variables};
 

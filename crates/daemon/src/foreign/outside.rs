@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::preflight::Obstacle;
+use crate::checkpoint::preflight::Obstacle;
 use crate::proc;
 
 const HINT: &str = "start it with its input and output in files, such as `setsid CMD <in >out 2>&1 &`, or by `fermata run`";

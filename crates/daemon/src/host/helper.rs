@@ -19,7 +19,7 @@ use rustix::net::{
 };
 
 use crate::failure::chain;
-use crate::helper_modes::TRACK;
+use crate::helpers::modes::TRACK;
 use crate::sys::{self, Extra};
 
 /// Its socket.

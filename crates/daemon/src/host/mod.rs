@@ -10,6 +10,7 @@
 //! the dump that was to leave its pages out, and the dump is taken again without it.
 
 mod helper;
+pub mod pages;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,8 +23,8 @@ use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
 
 pub(crate) use self::helper::helper;
 use crate::failure::{OrFail, Result, fail};
+use crate::images::space;
 use crate::proc::{self, ProcessId};
-use crate::space;
 
 /// Less memory than this is not worth it: CRIU dumps it in less than 30 ms.
 const LEAST: u64 = 16 << 20;

@@ -9,6 +9,7 @@
 //! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. They give the GPU's memory back
 //! first: the command does not wait for their end. `resume` is the way back.
 
+pub mod data;
 mod plan;
 mod resume;
 
@@ -23,17 +24,17 @@ use parking_lot::Mutex;
 use tracing::info;
 
 pub use self::resume::{park_again, resume, revive, waits, watch};
-use crate::attach::share;
-use crate::bring_back::{Parked, bring_back};
+use crate::agent::attach::share;
+use crate::agent::bring_back::{Parked, bring_back};
 use crate::checkpoint::{Halt, devices_of, finished};
-use crate::on_demand;
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
+use crate::restore::on_demand;
 use crate::turn::{ATTEMPTS, Turn};
 
+use self::data::Entry;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, lacks_memory};
-use crate::paused_data::Entry;
 use crate::phases::Phases;
 use crate::session::{Served, Session};
 use crate::worker::Worker;

@@ -10,7 +10,7 @@ use fermata_store::{Left, is_memory};
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
-use crate::paused_data::Entry;
+use crate::pause::data::Entry;
 use crate::session::{Session, token};
 
 /// Where memory is that is meant to be shared.

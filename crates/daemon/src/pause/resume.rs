@@ -20,19 +20,21 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::{Entry, end_all, stays_paused};
-use crate::attach::{AttachmentEnds, Reattached, go_on, let_wait, load, offer, reattach, reject};
-use crate::on_demand;
+use crate::agent::attach::{
+    AttachmentEnds, Reattached, go_on, let_wait, load, offer, reattach, reject,
+};
 use crate::parallel::each_at_once;
 use crate::progress::Report;
+use crate::restore::on_demand;
 use crate::session::Detached;
 use crate::turn::Turn;
 
+use crate::agent::wake;
 use crate::daemon::{Daemon, check_running};
-use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::gpu::driver::Driver;
 use crate::phases::Phases;
 use crate::session::Session;
-use crate::wake;
 use crate::worker::Worker;
 
 /// How long a process whose return has failed may take to wait for the next summons.

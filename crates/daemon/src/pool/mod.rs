@@ -19,9 +19,9 @@ use tracing::warn;
 pub use self::keeper::look_after;
 use self::shelf::{Limits, Shelf};
 pub use self::show::spare_workers;
-use crate::driver::Driver;
 use crate::failure::Result;
-use crate::tier::MemoryTier;
+use crate::gpu::driver::Driver;
+use crate::images::tier::MemoryTier;
 use crate::worker::{self, OPEN_TIME, Variables, Worker};
 
 /// How many workers of a kind are kept, if no setting says so.

@@ -7,8 +7,8 @@ use fermata_control::user::{SpareKind, SpareWorker, SpareWorkers};
 
 use super::shelf;
 use crate::daemon::Daemon;
-use crate::driver::Driver;
-use crate::gpu_memory;
+use crate::gpu;
+use crate::gpu::driver::Driver;
 use crate::memory;
 use crate::worker::Worker;
 
@@ -35,7 +35,7 @@ pub fn spare_workers(daemon: &Daemon) -> SpareWorkers {
         let device = device.cloned();
         let by_process = device
             .as_ref()
-            .and_then(|it| gpu_memory::by_process(daemon, &kind.driver, &it.uuid));
+            .and_then(|it| gpu::memory::by_process(daemon, &kind.driver, &it.uuid));
         let ready = kind.ready.iter().map(|(worker, since)| {
             let pid = worker.process.pid;
             let age = now.saturating_duration_since(*since);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use crate::daemon::Daemon;
-use crate::driver::Driver;
+use crate::gpu::driver::Driver;
 use crate::memory;
 use crate::session::Session;
 use crate::worker::{Variables, Worker};

@@ -11,6 +11,7 @@
 mod back;
 mod gpu;
 mod room;
+pub mod yielded;
 
 pub use self::back::keep;
 pub use self::gpu::Gpu;

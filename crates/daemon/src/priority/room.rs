@@ -14,7 +14,7 @@ use super::gpu::{self, Gpu};
 use crate::daemon::Daemon;
 use crate::failure::{Result, fail, lacks_memory};
 use crate::pause::pause;
-use crate::priorities::Yielded;
+use crate::priority::yielded::Yielded;
 use crate::session::Session;
 use crate::worker::Variables;
 

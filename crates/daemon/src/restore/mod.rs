@@ -5,12 +5,15 @@
 //!                                       ├─► a worker per process: Load ─────┤
 //!                                       └─► hashes of the memory's files ───┘
 //! ```
-//! Device data may come while the program runs: see `behind`.
+//! Device data may come while the program runs: see `on_demand`.
 //! Every file of the image is held against its digest in the manifest before anything runs: what CRIU builds processes
 //! from, and the daemon reads, before CRIU is called; `state` and `chunks` by the worker as it reads them; and the
 //! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
 //! nothing.
 
+mod integrity;
+pub mod on_demand;
+pub mod rollback;
 mod source;
 mod start;
 

@@ -12,29 +12,28 @@ use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{AttachmentEnds, go_on, load, offer, reattach};
-use crate::criu::{Criu, RESTORE_LOG};
-use crate::criu_files::{self, ChangedFile};
+use crate::agent::attach::{AttachmentEnds, go_on, load, offer, reattach};
+use crate::criu::files::ChangedFile;
+use crate::criu::kept_logs::{self, keep_hint};
+use crate::criu::{self, Criu, RESTORE_LOG};
 use crate::daemon::Daemon;
-use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
-use crate::folders::Made;
 use crate::foreign::back::Returning;
-use crate::input;
-use crate::integrity::{self, Late};
-use crate::kept_logs;
-use crate::kept_logs::keep_hint;
-use crate::namespace::{self, HostImage, Namespace};
-use crate::on_demand;
+use crate::gpu::driver::Driver;
+use crate::helpers::namespace::{self, HostImage, Namespace};
+use crate::images::record::{self, Place, Record};
+use crate::open_files::folders::Made;
+use crate::open_files::input;
+use crate::open_files::tcp::{dumped, lingering, reuse};
+use crate::open_files::temporary::{self, Placed, Temporary};
 use crate::parallel::{beside, each_at_once, joined};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
-use crate::record::{self, Place, Record};
+use crate::restore::integrity::{self, Late};
+use crate::restore::on_demand;
 use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
-use crate::tcp::{dumped, lingering, reuse};
-use crate::temporary::{self, Placed, Temporary};
 use crate::worker::{Worker, variables_of};
 
 /// How an image is brought back.
@@ -468,7 +467,7 @@ fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
     session.lock().pages = Some(pages.clone());
     let watched = session.clone();
     let wait = move || {
-        let status = outer.wait().ok().map(crate::helper_modes::status_code);
+        let status = outer.wait().ok().map(crate::helpers::modes::status_code);
         if let Some(reason) = pages.failure(REASON_TIME) {
             let mut inner = watched.lock();
             if inner.init == Some(init) {
@@ -495,7 +494,7 @@ fn changed_files(host: &Path, log: &Path) -> io::Result<Vec<ChangedFile>> {
     let mut files = temporary::list(host)?;
     files.retain(Temporary::is_memory);
     let held = |path: &Path| path == log || files.iter().any(|it| it.path == path);
-    criu_files::changed(host, &held)
+    criu::files::changed(host, &held)
 }
 
 fn no_folder((path, error): (PathBuf, std::io::Error)) -> Failure {

@@ -15,7 +15,7 @@ use crate::failure::{Hint, Result, fail};
 use crate::parallel::{beside, joined};
 use crate::phases::Phases;
 use crate::progress::Report;
-use crate::rollback;
+use crate::restore::rollback;
 use crate::session::{Plan, Session};
 use crate::sys;
 use crate::worker::variables_of;

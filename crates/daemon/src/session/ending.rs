@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 
 use super::{Inner, Locked, Member, Session};
 use crate::failure::{Result, fail};
-use crate::namespace::kill_tree;
+use crate::helpers::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
 use crate::worker::Worker;
 

@@ -45,9 +45,9 @@ pub use self::persist::has_printed;
 pub use self::token::{same_token, token};
 use crate::agent::Agent;
 use crate::failure::{Failure, OrFail, Result};
-use crate::pages::Pages;
-use crate::paused_data::Entry;
-use crate::priorities::Yielded;
+use crate::host::pages::Pages;
+use crate::pause::data::Entry;
+use crate::priority::yielded::Yielded;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 

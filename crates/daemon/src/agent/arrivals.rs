@@ -1,0 +1,224 @@
+//! Agents that connect to the daemon: programs that use CUDA for the first time, that were woken, or that have lost their
+//! daemon.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fermata_control::PROTOCOL;
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::user::SessionState;
+use tracing::warn;
+
+use crate::agent::attach::{INITIALIZATION_ERROR, adopt, offer, share, welcome};
+use crate::agent::{Arrival, Link};
+use crate::daemon::Daemon;
+use crate::failure::{Failure, from_control};
+use crate::gpu::driver::Driver;
+use crate::priority::{self, Gpu, Need};
+use crate::proc::ProcessId;
+use crate::session::{Inner, Session};
+use crate::takeover::returning;
+
+/// `CUresult`s for programs that cannot be served.
+mod status {
+    pub const NO_DEVICE: u32 = 100;
+    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
+    pub const NOT_PERMITTED: u32 = 800;
+}
+
+/// How long an agent may take to say Hello once connected.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How often a process that waits for its session to be free looks for why it is not.
+const TURN: Duration = Duration::from_millis(2);
+/// How long the end of a program may take to be noticed.
+const GONE_TIME: Duration = Duration::from_secs(60);
+
+/// Why an agent comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coming {
+    /// Its program uses CUDA for the first time.
+    First,
+    /// It was woken.
+    Woken,
+    /// Its daemon has ended, and this is the next.
+    Back,
+}
+
+impl Coming {
+    fn of(reattach: bool) -> Self {
+        if reattach { Self::Woken } else { Self::First }
+    }
+}
+
+/// Serves a connection to the agents' socket up to Welcome or Reject.
+pub fn receive(daemon: &Arc<Daemon>, link: Link) {
+    let refuse = |link: &Link, status: u32, reason: &str| {
+        warn!("refused a program: {reason}");
+        // The program may be gone, which is as good.
+        let _ = link.send(
+            &ToAgent::Reject {
+                status,
+                reason: reason.into(),
+            },
+            &[],
+        );
+    };
+    let hello = match link.recv(HELLO_TIME) {
+        Ok((
+            FromAgent::Hello {
+                protocol,
+                pid,
+                token,
+                wake_block,
+                reattach,
+                says_mapped,
+            },
+            _,
+        )) => {
+            if protocol != PROTOCOL {
+                let reason =
+                    format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
+                return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
+            }
+            (pid, token, (wake_block, says_mapped), Coming::of(reattach))
+        }
+        Ok((
+            FromAgent::Back {
+                protocol: PROTOCOL,
+                pid,
+                token,
+                wake_block,
+            },
+            _,
+        )) => (pid, token, (wake_block, false), Coming::Back),
+        Ok(_) => {
+            return refuse(
+                &link,
+                INITIALIZATION_ERROR,
+                "the first message is not Hello",
+            );
+        }
+        Err(e) => return warn!("{}", from_control(&e).message),
+    };
+    let (inner_pid, token, (wake_block, says_mapped), coming) = hello;
+    let process = link.peer_pid().ok().and_then(ProcessId::of);
+    let Some(process) = process else {
+        return refuse(&link, INITIALIZATION_ERROR, "its process has ended");
+    };
+    let found = daemon.session_of(&token, process.pid);
+    if found.is_none() && coming == Coming::Back {
+        // It goes on, and asks again.
+        return;
+    }
+    let Some(session) = found else {
+        return refuse(&link, status::NOT_PERMITTED, "no session has this token");
+    };
+    let arrival = Arrival {
+        link,
+        process,
+        inner_pid,
+        wake_block,
+        says_mapped,
+    };
+    if coming == Coming::Back {
+        return returning::agent(&session, arrival);
+    }
+    if coming == Coming::Woken {
+        let waiting = {
+            let mut inner = session.lock();
+            let member = inner.member(arrival.process);
+            member.and_then(|it| it.expected.take())
+        };
+        let unwanted = match waiting {
+            Some(sender) => sender.send(arrival).err().map(|lost| lost.0),
+            None => Some(arrival),
+        };
+        let Some(late) = unwanted else { return };
+        if session.lock().state == SessionState::Lost {
+            // Given up while it was slow to come: it must not wait for ever.
+            let reason = "its session has lost its GPU side";
+            return refuse(&late.link, INITIALIZATION_ERROR, reason);
+        }
+        // It waits for the next summons.
+        return warn!(session = %session.name, "session `{}` came back unasked", session.name);
+    }
+    session.arrivals.fetch_add(1, Ordering::Relaxed);
+    if !has_parted(&session, arrival.process) {
+        let reason = format!(
+            "process {} has begun to execute another program, and its end as the one before is not known yet",
+            arrival.process.pid
+        );
+        return refuse(&arrival.link, INITIALIZATION_ERROR, &reason);
+    }
+    let _busy = loop {
+        if let Some(busy) = session.busy.try_lock_for(TURN) {
+            break busy;
+        }
+        if session.checkpointing.load(Ordering::Acquire) {
+            // Its connection would be in the way; it comes again, or has gone.
+            let _ = arrival.link.send(&ToAgent::Later, &[]);
+            return;
+        }
+    };
+    if session.lock().state == SessionState::Paused {
+        // It uses the GPU when the session does.
+        let _ = arrival.link.send(&ToAgent::Paused, &[]);
+        return;
+    }
+    if let Err((link, failure)) = first(daemon, &session, arrival) {
+        refuse(&link, status::NO_DEVICE, &failure.message);
+    }
+}
+
+/// Waits until nothing is left of what `process` was before: one that executes another program gets another worker, as
+/// soon as the end of its connection has been noticed.
+fn has_parted(session: &Session, process: ProcessId) -> bool {
+    let parted = |inner: &Inner| {
+        let member = inner.members.iter().find(|it| it.process == process);
+        member.is_none_or(|it| it.agent.is_none()).then_some(())
+    };
+    session.wait_for(GONE_TIME, parted).is_some()
+}
+
+/// Gives a process its first worker.
+fn first(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    arrival: Arrival,
+) -> std::result::Result<(), (Link, Failure)> {
+    let prepared = Driver::find(session.device, &daemon.paths.home).and_then(|driver| {
+        let need = || {
+            let gpu = Gpu::of(driver.soft, &session.variables)?;
+            Some(Need::to_start(&session.name, session.priority, gpu, 0))
+        };
+        let start = || daemon.pool.take(&driver, &session.variables);
+        priority::retried(daemon, need, start)
+    });
+    let worker = match prepared {
+        Ok(worker) => worker,
+        Err(failure) => return Err((arrival.link, failure)),
+    };
+    // A later daemon must know whose the worker is.
+    session.expect(arrival.process, worker.process);
+    let joined = share(session, &worker).and_then(|()| offer(session, &worker));
+    let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));
+    match joined {
+        Ok(()) => {
+            // From here on the program is attached, whatever happens.
+            if let Err(failure) = adopt(session, arrival, &worker) {
+                warn!(session = %session.name, "{}", failure.message);
+                worker.end();
+            }
+            daemon
+                .pool
+                .refill(worker.driver.clone(), session.variables.clone());
+            Ok(())
+        }
+        Err(failure) => {
+            worker.end();
+            session.forget(arrival.process);
+            Err((arrival.link, failure))
+        }
+    }
+}

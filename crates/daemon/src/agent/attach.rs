@@ -1,0 +1,446 @@
+//! Connecting a program with a worker: ring, side socket, and who says what when.
+//!
+//! ```text
+//!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
+//!  after a detachment    wake block ─► Hello { reattach } ─► Welcome ─► Attach ┬► regions ─► Attached
+//!                                                                             └─────────────► Resumed
+//!     several processes                                                       └► Mapped ─► all have ─► Resume ─► Resumed
+//!  after a daemon's end  Back: see `returning`
+//! ```
+//! On reattachment the worker sends the program's host memory while it attaches, so the daemon does not wait for
+//! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
+//! an end of the ring or the worker is still asked for nothing. A worker whose program does not come gives its session up.
+//! Processes of one session go on when all of them have their memory: one may read that of another at once (MPI does, with
+//! `process_vm_readv`).
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use fermata_control::PROTOCOL;
+use fermata_control::agent::ToAgent;
+use fermata_control::worker::{FailureKind, FromWorker, LOAD_FAILED, ToWorker};
+use fermata_store::moments;
+use fermata_wire::Side;
+use tracing::warn;
+
+use crate::agent::wake;
+use crate::agent::{Agent, Arrival, Link};
+use crate::daemon::Daemon;
+use crate::failure::{OrFail, Result, fail, from_control};
+use crate::phases::Phases;
+use crate::proc::ProcessId;
+use crate::session::{Detached, Session};
+use crate::worker::{STALL_TIME, Worker, unexpected};
+
+/// `CUresult` for programs that cannot be served.
+pub(crate) const INITIALIZATION_ERROR: u32 = 3;
+
+/// How long the reattachment of a parked program may take: the session is lost with the wait, so it is as long as
+/// a machine may stand still that swaps, is paused, or waits for a disk.
+const BACK_TIME: Duration = Duration::from_secs(600);
+/// How long a worker may take to be done with what it was asked for before: a file server may be away meanwhile.
+const DONE_TIME: Duration = Duration::from_secs(3600);
+/// How long workers may take to ask each other for what they share.
+const SHARE_TIME: Duration = Duration::from_secs(120);
+/// After this time an agent that has not come is woken again: its first attempt may have failed.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long a program that is told that it is lost may take to come for that.
+const REJECT_TIME: Duration = Duration::from_secs(30);
+
+/// Tells a worker where it finds those of the session's other processes.
+///
+/// # Errors
+/// Its process has memory of a process that is no more, or has freed it.
+pub fn share(session: &Session, worker: &Worker) -> Result<()> {
+    let share = ToWorker::Share {
+        folder: session.dir.clone(),
+    };
+    match worker.request(&share, &[], SHARE_TIME, &mut |_, _| {})? {
+        FromWorker::Sharing => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Has a worker load what `load` says, with the others of its session; what took how long goes to `phases`.
+///
+/// # Errors
+/// Why it cannot; it has ended then, and the others wait no more for what its process shares.
+pub fn load(
+    session: &Session,
+    worker: &Worker,
+    load: &ToWorker,
+    phases: &Phases,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    share(session, worker).inspect_err(|_| worker.end())?;
+    let begun = Instant::now();
+    let ring = worker.ring();
+    let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
+    match worker.request(load, &ring, STALL_TIME, progress) {
+        Ok(FromWorker::Loaded { steps, .. }) => {
+            phases.parts("device", begun, &steps);
+            Ok(())
+        }
+        other => {
+            give_up_waiting(session);
+            worker.end();
+            other.and_then(|it| Err(unexpected(&it)))
+        }
+    }
+}
+
+/// Workers that are loading wait no more for what processes of others share: one of these could not load.
+fn give_up_waiting(session: &Session) {
+    // If they are not told they wait longer.
+    let _ = fs::write(session.dir.join(LOAD_FAILED), "");
+}
+
+/// Workers that will load may wait for each other.
+pub fn let_wait(session: &Session) {
+    // It is there only after a failure.
+    let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
+}
+
+/// Has `worker` serve before its program is there: what it registers with the driver for that takes longer than
+/// everything else of an attachment.
+///
+/// # Errors
+/// The worker does not answer.
+pub fn offer(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
+    let ends = join(session, worker)?;
+    serve(worker, &ends)?;
+    Ok(ends)
+}
+
+/// A process that has its worker and its memory again.
+#[must_use]
+pub struct Reattached {
+    agent: Arc<Agent>,
+    /// Whether it waits for the others of its session; else it is about to run.
+    waits: bool,
+}
+
+/// Lets reattached processes of a session run, all at one moment; what has come of each. Where some could not be reattached the
+/// others run all the same.
+pub fn go_on(processes: Vec<Result<Reattached>>) -> Vec<Result<()>> {
+    let tell = |it: Reattached| match it.waits {
+        true => it.agent.go_on().map(|()| it),
+        false => Ok(it),
+    };
+    let told: Vec<_> = processes.into_iter().map(|it| it.and_then(tell)).collect();
+    let runs = |it: Result<Reattached>| {
+        it?.agent.resumed(BACK_TIME)?;
+        moments::pass("resumed");
+        Ok(())
+    };
+    told.into_iter().map(runs).collect()
+}
+
+/// Wakes a detached process and connects it with `worker`; it runs with [`go_on`]. `offered` are the ends of a worker
+/// that serves already; any other is first waited for, until it has done what it was asked for before.
+///
+/// # Errors
+/// The program or the worker does not answer; the program stays parked and can be woken again.
+pub fn reattach(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    worker: &Arc<Worker>,
+    detached: Detached,
+    offered: Option<AttachmentEnds>,
+) -> Result<Reattached> {
+    if offered.is_none() {
+        // One that still writes, or has not noticed that its program is gone, could not attach.
+        match worker.request(&ToWorker::Detach, &[], DONE_TIME, &mut |_, _| {})? {
+            FromWorker::Detached => {}
+            other => return Err(unexpected(&other)),
+        }
+    }
+    moments::pass("reattach");
+    let arrival = summon(daemon, session, detached, AGAIN)?;
+    moments::pass("welcome");
+    let waits = arrival.says_mapped && session.lock().members.len() > 1;
+    match offered {
+        Some(ends) => welcome(&arrival.link, !waits, &ends)?,
+        None => {
+            let ends = join(session, worker)?;
+            welcome(&arrival.link, !waits, &ends)?;
+            moments::pass("serve");
+            serve(worker, &ends)?;
+        }
+    }
+    let agent = adopt(session, arrival, worker)?;
+    if waits {
+        agent.mapped(BACK_TIME)?;
+    }
+    Ok(Reattached { agent, waits })
+}
+
+/// As [`reattach`], once more where that fails although program and worker live: what has failed may have been the
+/// machine's fault, and the program is lost with the second time.
+///
+/// # Errors
+/// As there.
+pub fn rejoin(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    worker: &Arc<Worker>,
+    detached: Detached,
+) -> Result<Reattached> {
+    reattach(daemon, session, worker, detached, None).or_else(|failure| {
+        if !detached.process.alive() || worker.lost().is_some() {
+            return Err(failure);
+        }
+        warn!(
+            session = %session.name,
+            "`{}` is woken once more: {}",
+            session.name, failure.message
+        );
+        reattach(daemon, session, worker, detached, None)
+    })
+}
+
+/// Wakes a parked program, every `again` anew, until its agent comes.
+fn summon(
+    daemon: &Daemon,
+    session: &Session,
+    detached: Detached,
+    again: Duration,
+) -> Result<Arrival> {
+    let Detached {
+        process,
+        wake_block,
+    } = detached;
+    let (token, arrivals) = expect_arrival(session, process);
+    let call = || wake::wake(process.pid, wake_block, &daemon.agent_socket(), &token);
+    call().map_err(|failure| match process.alive() {
+        true => failure,
+        false => fail(
+            FailureKind::NotFound,
+            format!("the program, process {}, has ended", process.pid),
+        ),
+    })?;
+    let begun = Instant::now();
+    let mut called_again = false;
+    let come = loop {
+        match arrivals.recv_timeout(again) {
+            // It was stopped by a signal, and comes when it is continued.
+            Err(RecvTimeoutError::Timeout) if process.is_stopped() => {}
+            Err(RecvTimeoutError::Timeout) if process.alive() && begun.elapsed() < BACK_TIME => {
+                // Fails where it has just ended, or the machine has too little left of something for now.
+                called_again |= call().is_ok();
+            }
+            other => break other,
+        }
+    };
+    stop_expecting(session, process);
+    let arrival = come.map_err(|_| {
+        let message = format!("process {} does not come back after the stop", process.pid);
+        fail(FailureKind::Internal, message)
+    })?;
+    if called_again {
+        // It would follow it at its next stop, when nobody has called it.
+        wake::calm(process.pid, wake_block)?;
+    }
+    Ok(arrival)
+}
+
+/// From now on the agent of `process` is waited for; the answer is the token that calls it, and where it arrives.
+fn expect_arrival(session: &Session, process: ProcessId) -> (String, Receiver<Arrival>) {
+    let (sender, arrivals) = sync_channel(1);
+    let mut inner = session.lock();
+    inner.member_or_new(process).expected = Some(sender);
+    (inner.token.clone(), arrivals)
+}
+
+fn stop_expecting(session: &Session, process: ProcessId) {
+    if let Some(member) = session.lock().member(process) {
+        member.expected = None;
+    }
+}
+
+/// Tells a parked program that there is nothing for it any more: its CUDA calls fail, it runs.
+pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reason: &str) {
+    let (token, arrivals) = expect_arrival(session, detached.process);
+    let woken = wake::wake(
+        detached.process.pid,
+        detached.wake_block,
+        &daemon.agent_socket(),
+        &token,
+    );
+    if woken.is_ok()
+        && let Ok(arrival) = arrivals.recv_timeout(REJECT_TIME)
+    {
+        let status = INITIALIZATION_ERROR;
+        // The program may be gone, which is as good.
+        let _ = arrival.link.send(
+            &ToAgent::Reject {
+                status,
+                reason: reason.into(),
+            },
+            &[],
+        );
+    }
+    {
+        let mut inner = session.lock();
+        if let Some(member) = inner.member(detached.process) {
+            (member.expected, member.detached) = (None, None);
+        }
+    }
+    session.worker_lost(reason);
+}
+
+/// What connects one program with one worker. No other process may keep a copy of the side socket's ends.
+pub struct AttachmentEnds {
+    ring: OwnedFd,
+    program: OwnedFd,
+    worker: OwnedFd,
+    output: OwnedFd,
+}
+
+impl AttachmentEnds {
+    fn worker_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 3] {
+        [self.ring.as_fd(), self.worker.as_fd(), self.output.as_fd()]
+    }
+}
+
+fn join(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
+    if let Some(reason) = worker.lost() {
+        return Err(fail(
+            FailureKind::Internal,
+            format!("the worker is lost: {reason}"),
+        ));
+    }
+    let what = || "cannot connect program and worker".to_owned();
+    let ring = worker.ring().or_fail(FailureKind::Internal, what)?;
+    let (program, theirs) = Side::pair().or_fail(FailureKind::Internal, what)?;
+    Ok(AttachmentEnds {
+        ring,
+        program,
+        worker: theirs,
+        output: session.open_log()?.into(),
+    })
+}
+
+pub(crate) fn welcome(link: &Link, resume: bool, ends: &AttachmentEnds) -> Result<()> {
+    let message = ToAgent::Welcome {
+        protocol: PROTOCOL,
+        resume,
+    };
+    link.send(&message, &[ends.ring.as_fd(), ends.program.as_fd()])
+        .map_err(|e| from_control(&e))
+}
+
+fn serve(worker: &Worker, ends: &AttachmentEnds) -> Result<()> {
+    let fds = ends.worker_fds();
+    match worker.request(&ToWorker::Attach, &fds, BACK_TIME, &mut |_, _| {})? {
+        FromWorker::Attached => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Takes the agent and the worker of a program that are connected with each other.
+///
+/// # Errors
+/// No thread can be started.
+pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
+    let gone = Arc::downgrade(session);
+    let agent = Agent::start(arrival, move |process| {
+        if let Some(session) = gone.upgrade() {
+            session.agent_gone(process);
+        }
+    })?;
+    session.attached(agent.clone(), worker.clone());
+    let watched = Arc::downgrade(session);
+    worker.watch(move |reason| {
+        if let Some(session) = watched.upgrade() {
+            session.worker_lost(&reason);
+        }
+    });
+    Ok(agent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use fermata_control::Connection;
+    use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+
+    use super::*;
+    use crate::daemon::scene;
+
+    const WORDS: usize = wake_block::BYTES / 4;
+    static BLOCK: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
+
+    fn word(at: u64) -> &'static AtomicU32 {
+        &BLOCK[at as usize / 4]
+    }
+
+    fn say_magic() {
+        let (words, _) = wake_block::MAGIC.as_chunks::<4>();
+        for (word, bytes) in BLOCK.iter().zip(words) {
+            word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
+        }
+    }
+
+    /// Returns when the program whose part the test plays has been woken, and has seen it.
+    fn woken() {
+        let state = word(wake_block::STATE);
+        let exchange =
+            |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+        while exchange(WAKE_REATTACH, WAKE_IDLE).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_parked_program_is_woken_until_it_comes() {
+        say_magic();
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let detached = Detached {
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            wake_block: BLOCK.as_ptr() as u64,
+        };
+        let (pid, at) = (detached.process.pid, detached.wake_block);
+        assert_eq!(wake::waits(pid, at), None, "an older program does not say");
+        word(wake_block::SAYS).store(WAKE_SAYS, Ordering::SeqCst);
+        assert_eq!(wake::waits(pid, at), Some(false));
+        word(wake_block::STATE).store(WAKE_WAITING, Ordering::SeqCst);
+        assert_eq!(wake::waits(pid, at), Some(true));
+        let come = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Its first attempts fail.
+                woken();
+                woken();
+                let (_other, link) = UnixStream::pair().expect("sockets");
+                let arrival = Arrival {
+                    link: Connection::new(link.into(), "the program"),
+                    process: detached.process,
+                    inner_pid: 1,
+                    wake_block: at,
+                    says_mapped: true,
+                };
+                let mut inner = session.lock();
+                let member = inner.member(detached.process);
+                let expected = member.and_then(|it| it.expected.take());
+                drop(inner);
+                expected
+                    .expect("it is waited for")
+                    .send(arrival)
+                    .expect("taken");
+            });
+            summon(&daemon, &session, detached, Duration::from_millis(10))
+        });
+        assert_eq!(come.expect("it has come").process, detached.process);
+        // Nobody is called at the next stop.
+        let state = word(wake_block::STATE).load(Ordering::SeqCst);
+        assert_eq!(state, WAKE_IDLE);
+        session.ended(None);
+    }
+}

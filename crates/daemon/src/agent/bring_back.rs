@@ -1,0 +1,111 @@
+//! Brings the parked processes of a session back to their workers, all at one moment: after a checkpoint, after a pause that
+//! failed, and when a daemon has taken the place of one that ended in a stop.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::SessionState;
+use tracing::error;
+
+use crate::agent::attach::{go_on, reject, rejoin};
+use crate::daemon::Daemon;
+use crate::failure::{Failure, Result};
+use crate::parallel::each_at_once;
+use crate::session::{Detached, Session};
+use crate::worker::Worker;
+
+/// How long a process may take to end that is ending: what belongs to it goes first.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
+
+/// A process that stands still, and its worker.
+pub(crate) struct Parked {
+    /// The worker.
+    pub(crate) worker: Arc<Worker>,
+    /// Where the process waits.
+    pub(crate) detached: Detached,
+}
+
+/// What has come of processes that were to go on; those that are not named do.
+pub(crate) struct Awakening<'p> {
+    /// They have ended.
+    pub(crate) ended: Vec<(&'p Parked, Failure)>,
+    /// They live, and cannot be served.
+    pub(crate) failed: Vec<Failed<'p>>,
+}
+
+/// A process that lives and cannot be served.
+pub(crate) struct Failed<'p> {
+    /// The process.
+    pub(crate) parked: &'p Parked,
+    /// Why.
+    pub(crate) failure: Failure,
+    /// Whether it had come back to its worker before.
+    came: bool,
+}
+
+impl Failed<'_> {
+    /// Tells the process that there is nothing for it any more, so that it does not stand still for ever; the session is lost.
+    pub(crate) fn give_up(&self, daemon: &Arc<Daemon>, session: &Arc<Session>) {
+        let message = &self.failure.message;
+        error!(session = %session.name, "`{}` cannot go on: {message}", session.name);
+        match self.came {
+            true => session.worker_lost(message),
+            false => reject(daemon, session, self.parked.detached, message),
+        }
+    }
+}
+
+/// Lets these processes go on, all at one moment. One that has ended meanwhile is no longer of the session.
+pub(crate) fn awaken<'p>(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    parked: &'p [Parked],
+) -> Awakening<'p> {
+    let back = |it: &Parked| rejoin(daemon, session, &it.worker, it.detached);
+    let come = each_at_once(parked.iter().collect(), "reattach", back);
+    let came: Vec<bool> = come.iter().map(Result::is_ok).collect();
+    let until = Instant::now() + LAST_MOMENT;
+    let mut awakening = Awakening {
+        ended: Vec::new(),
+        failed: Vec::new(),
+    };
+    for ((parked, runs), came) in parked.iter().zip(go_on(come)).zip(came) {
+        let Err(failure) = runs else { continue };
+        let process = parked.detached.process;
+        let left = until.saturating_duration_since(Instant::now());
+        if process.ends_within(left) {
+            session.process_gone(process);
+            awakening.ended.push((parked, failure));
+        } else {
+            awakening.failed.push(Failed {
+                parked,
+                failure,
+                came,
+            });
+        }
+    }
+    awakening
+}
+
+/// Brings the processes of a stopped session back. The session runs then, without those that have ended in the stop.
+///
+/// # Errors
+/// The program has ended; or a process that lives cannot go on: the session is lost.
+pub(crate) fn bring_back(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    parked: &[Parked],
+) -> Result<()> {
+    let Awakening { ended, failed } = awaken(daemon, session, parked);
+    session.set_state(SessionState::Running);
+    failed.iter().for_each(|it| it.give_up(daemon, session));
+    if let Some(first) = failed.into_iter().next() {
+        return Err(first.failure);
+    }
+    // A program whose first process lives goes on without the others.
+    let runs = session.lock().root.is_some_and(|root| root.alive());
+    match ended.into_iter().next() {
+        Some((_, failure)) if !runs => Err(failure),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,369 @@
+//! The agent inside a program, as the daemon sees it: one connection, from Hello to its end.
+
+pub mod arrivals;
+pub mod attach;
+pub mod bring_back;
+pub mod wake;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use fermata_control::Connection;
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::worker::FailureKind;
+use parking_lot::Mutex;
+
+use crate::failure::{Hint, OrFail, Result, fail, from_control};
+use crate::proc::ProcessId;
+
+/// A connection to an agent.
+pub type Link = Connection<FromAgent, ToAgent>;
+
+/// Who said Hello.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its connection.
+    pub link: Link,
+    /// Its process as the daemon sees it.
+    pub process: ProcessId,
+    /// Its process id as it sees it.
+    pub inner_pid: u32,
+    /// Address of its wake block.
+    pub wake_block: u64,
+    /// Whether it says when everything is mapped, and waits then.
+    pub says_mapped: bool,
+}
+
+/// An agent that has been welcomed.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its process as the daemon sees it.
+    pub process: ProcessId,
+    /// Its process id as it sees it.
+    pub inner_pid: u32,
+    /// Address of its wake block.
+    pub wake_block: u64,
+    link: Arc<Link>,
+    messages: Mutex<Receiver<FromAgent>>,
+    leaving: Arc<AtomicBool>,
+    /// Stops that were given up and whose end has not been told yet: Refused, or Quiesced and then Resumed.
+    given_up: AtomicU32,
+}
+
+/// How long stopping a program took.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopped {
+    /// Until its threads were parked.
+    pub parking: Duration,
+    /// Until what they had launched had ended too.
+    pub whole: Duration,
+}
+
+/// How often it is said that a program has not stopped yet.
+const SAYING: Duration = Duration::from_secs(2);
+/// What an agent gets beyond its own limit to stop its program, for a machine under load.
+const MARGIN: Duration = Duration::from_secs(10);
+/// How long letting go of everything shared may take: hundreds of gigabytes may have to be unmapped.
+const DETACH_TIME: Duration = Duration::from_secs(120);
+
+impl Agent {
+    /// Starts to listen to an agent. `gone` is called when its connection ends, unless it was told to
+    /// leave.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(
+        arrival: Arrival,
+        gone: impl FnOnce(ProcessId) + Send + 'static,
+    ) -> Result<Arc<Self>> {
+        let link = Arc::new(arrival.link);
+        let leaving = Arc::new(AtomicBool::new(false));
+        let (sender, messages) = channel();
+        let (process, reader, left) = (arrival.process, link.clone(), leaving.clone());
+        let listen = move || {
+            loop {
+                match reader.recv(Duration::from_secs(3600)) {
+                    Ok((message, _)) => {
+                        if sender.send(message).is_err() {
+                            break;
+                        }
+                    }
+                    Err(e) if e.is_timeout() => {}
+                    Err(_) => break,
+                }
+            }
+            drop(sender);
+            if !left.load(Ordering::Acquire) {
+                gone(process);
+            }
+        };
+        std::thread::Builder::new()
+            .name("agent-reader".into())
+            .spawn(listen)
+            .or_fail(FailureKind::Internal, || {
+                "cannot listen to the program".into()
+            })?;
+        Ok(Arc::new(Self {
+            process,
+            inner_pid: arrival.inner_pid,
+            wake_block: arrival.wake_block,
+            link,
+            messages: Mutex::new(messages),
+            leaving,
+            given_up: AtomicU32::new(0),
+        }))
+    }
+
+    /// Stops the program: on success every thread is parked and the GPU idle. Calls `waiting` every other second
+    /// until then.
+    ///
+    /// # Errors
+    /// `NotCheckpointable` with the agent's reason; the program then goes on.
+    pub fn quiesce(&self, limit: Duration, waiting: &mut dyn FnMut()) -> Result<Stopped> {
+        self.quiesce_within(limit, limit + MARGIN, waiting)
+    }
+
+    /// As [`Agent::quiesce`], with so much time for each of its answers.
+    fn quiesce_within(
+        &self,
+        limit: Duration,
+        patience: Duration,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Stopped> {
+        let deadline_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.send(&ToAgent::Quiesce { deadline_ms })?;
+        loop {
+            let answer = self.receive_saying(patience, waiting).inspect_err(|_| {
+                // Should it stop after all, it goes on at once.
+                self.given_up.fetch_add(1, Ordering::Relaxed);
+                let _ = self.send(&ToAgent::Resume);
+            })?;
+            let late = self.given_up.load(Ordering::Relaxed) > 0;
+            match answer {
+                // It has gone on from that one, or is about to.
+                FromAgent::Quiesced { .. } if late => {}
+                FromAgent::Refused { .. } | FromAgent::Resumed if late => {
+                    self.given_up.fetch_sub(1, Ordering::Relaxed);
+                }
+                FromAgent::Resumed => {}
+                FromAgent::Quiesced {
+                    nanoseconds,
+                    parking_nanoseconds,
+                    ..
+                } => {
+                    return Ok(Stopped {
+                        parking: Duration::from_nanos(parking_nanoseconds.min(nanoseconds)),
+                        whole: Duration::from_nanos(nanoseconds),
+                    });
+                }
+                FromAgent::Refused { reason, hint } => {
+                    let message = format!("the program cannot be stopped now: {reason}");
+                    return Err(fail(FailureKind::NotCheckpointable, message).hint(hint));
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+    }
+
+    /// Lets a stopped program go on that was not detached.
+    ///
+    /// # Errors
+    /// As [`Agent::resumed`].
+    pub fn resume(&self, limit: Duration) -> Result<()> {
+        self.go_on()?;
+        self.resumed(limit)
+    }
+
+    /// As [`Agent::resume`], but does not wait for it.
+    ///
+    /// # Errors
+    /// Its connection has ended.
+    pub fn go_on(&self) -> Result<()> {
+        self.send(&ToAgent::Resume)
+    }
+
+    /// Waits until everything shared is mapped; the program's threads wait for [`Agent::go_on`].
+    ///
+    /// # Errors
+    /// It does not say so within `limit`.
+    pub fn mapped(&self, limit: Duration) -> Result<()> {
+        match self.receive(limit, "come back")? {
+            FromAgent::Mapped => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Waits until the program's threads run again.
+    ///
+    /// # Errors
+    /// It does not say so within `limit`.
+    pub fn resumed(&self, limit: Duration) -> Result<()> {
+        match self.receive(limit, "go on")? {
+            FromAgent::Resumed => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Makes a stopped program let go of everything shared, this connection too.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub fn detach(&self) -> Result<()> {
+        self.leaving.store(true, Ordering::Release);
+        self.send(&ToAgent::Detach)?;
+        let until = Instant::now() + DETACH_TIME;
+        // Detached, then the end of the connection: CRIU must not meet a connected socket.
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.messages.lock().recv_timeout(left) {
+                Ok(FromAgent::Detached) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(other) => return Err(self.unexpected(&other)),
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent("detach")),
+            }
+        }
+    }
+
+    fn send(&self, message: &ToAgent) -> Result<()> {
+        self.link.send(message, &[]).map_err(|e| from_control(&e))
+    }
+
+    /// The answer to Quiesce.
+    fn receive_saying(&self, limit: Duration, waiting: &mut dyn FnMut()) -> Result<FromAgent> {
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.messages.lock().recv_timeout(left.min(SAYING)) {
+                Err(RecvTimeoutError::Timeout) if left > SAYING => waiting(),
+                Ok(message) => return Ok(message),
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent("stop")),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            }
+        }
+    }
+
+    fn ended(&self) -> crate::failure::Failure {
+        let message = format!("process {} has ended", self.process.pid);
+        fail(FailureKind::NotFound, message)
+    }
+
+    fn receive(&self, limit: Duration, what: &str) -> Result<FromAgent> {
+        self.messages
+            .lock()
+            .recv_timeout(limit)
+            .map_err(|e| match e {
+                RecvTimeoutError::Timeout => self.silent(what),
+                RecvTimeoutError::Disconnected => self.ended(),
+            })
+    }
+
+    fn silent(&self, what: &str) -> crate::failure::Failure {
+        let message = format!("process {} does not {what} in time", self.process.pid);
+        fail(FailureKind::NotCheckpointable, message)
+            .hint("is it stopped by a signal or a debugger?")
+    }
+
+    fn unexpected(&self, message: &FromAgent) -> crate::failure::Failure {
+        let message = format!(
+            "process {} gave an answer that does not fit: {message:?}",
+            self.process.pid
+        );
+        fail(FailureKind::Internal, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A program that is stopped by a debugger while it is to be checkpointed, and goes on during the next attempt.
+    #[test]
+    fn a_stop_that_was_given_up_is_not_taken_for_the_next() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival {
+            link: Connection::new(ours.into(), "the program"),
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            inner_pid: 1,
+            wake_block: 0,
+            says_mapped: true,
+        };
+        let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
+        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let silent = agent.quiesce_within(PATIENCE, Duration::ZERO, &mut || ());
+        assert!(
+            silent
+                .expect_err("nobody answers")
+                .message
+                .contains("in time")
+        );
+        let quiesced = FromAgent::Quiesced {
+            threads: 1,
+            nanoseconds: 1,
+            parking_nanoseconds: 1,
+        };
+        let refused = FromAgent::Refused {
+            reason: "the second".to_owned(),
+            hint: String::new(),
+        };
+        // Quiesce, Resume, and Quiesce again; what it says to each.
+        let answers: [&[FromAgent]; 3] = [&[quiesced], &[FromAgent::Resumed], &[refused]];
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for answer in answers.into_iter() {
+                    program.recv(PATIENCE).expect("asked");
+                    for message in answer {
+                        program.send(message, &[]).expect("sent");
+                    }
+                }
+            });
+            agent.quiesce_within(PATIENCE, PATIENCE, &mut || ())
+        });
+        let failure = second.expect_err("it was refused");
+        assert!(
+            failure.message.contains("the second"),
+            "{}",
+            failure.message
+        );
+    }
+
+    #[test]
+    fn a_program_that_takes_long_to_stop_is_said_to() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival {
+            link: Connection::new(ours.into(), "the program"),
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            inner_pid: 1,
+            wake_block: 0,
+            says_mapped: true,
+        };
+        let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
+        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let (said, saying) = channel();
+        let stopped = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                program.recv(PATIENCE).expect("asked");
+                // Its kernels end only after that.
+                saying.recv_timeout(PATIENCE).expect("it is said");
+                let quiesced = FromAgent::Quiesced {
+                    threads: 1,
+                    nanoseconds: 3_000_000_000,
+                    parking_nanoseconds: 1_000_000_000,
+                };
+                program.send(&quiesced, &[]).expect("sent");
+            });
+            let mut waiting = || {
+                let _ = said.send(());
+            };
+            agent.quiesce_within(PATIENCE, PATIENCE, &mut waiting)
+        });
+        let stopped = stopped.expect("it has stopped");
+        assert_eq!(stopped.parking, Duration::from_secs(1));
+        assert_eq!(stopped.whole, Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,214 @@
+//! A dump by CRIU in three parts, of which only the middle one keeps the program from running.
+//!
+//! ```text
+//!  begin   CRIU starts and asks the kernel what it has to know ─► "pre-dump": it waits for an answer
+//!  go      answer ─► CRIU stops all processes and dumps them ─► "post-dump": it waits, and they stand still
+//!          `still` ─► answer ─► CRIU lets them go on ─► done
+//! ```
+//! Until [`Dumping::go`] nothing of the program has been touched, and a dump that is dropped leaves nothing.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::FailureKind;
+
+use crate::criu::end;
+use crate::criu::rpc::{CriuOpts, CriuReq, CriuReqType, CriuResp};
+use crate::criu::{self, Criu, DUMP_LOG};
+use crate::failure::{OrFail, Result, fail};
+use crate::proc::{self, ProcessId};
+
+/// How long CRIU may take to start.
+const START_TIME: Duration = Duration::from_secs(60);
+/// Names of the steps.
+const BEFORE: &str = "pre-dump";
+const BEHIND: &str = "post-dump";
+
+/// What is special about a dump.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Dump {
+    /// Connections that the program has not accepted yet are left out; else they are an error.
+    pub tcp_close: bool,
+    /// Memory that is tracked is left out.
+    pub filtered: bool,
+    /// The program may be of the session of the shell that has started it.
+    pub shell_job: bool,
+}
+
+/// A dump under way.
+#[derive(Debug)]
+pub struct Dumping {
+    target: ProcessId,
+    dir: PathBuf,
+    socket: Option<OwnedFd>,
+    child: Option<Child>,
+    ready: bool,
+}
+
+impl Criu {
+    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on.
+    ///
+    /// # Errors
+    /// CRIU cannot be started, or why it could not dump the tree; that runs on then, too.
+    pub fn dump(&self, pid: u32, dir: &Path, tcp_close: bool) -> Result<()> {
+        let how = Dump {
+            tcp_close,
+            ..Dump::default()
+        };
+        let dumping = Dumping::begin(self, pid, dir, how)?;
+        dumping.go(&mut || Ok(())).map(drop)
+    }
+}
+
+impl Dumping {
+    /// Has CRIU make ready to dump the tree whose root is process `pid` into `dir`, with both ends of its TCP connections.
+    ///
+    /// # Errors
+    /// CRIU cannot be started, or the process has ended.
+    pub fn begin(criu: &Criu, pid: u32, dir: &Path, how: Dump) -> Result<Self> {
+        let (ours, theirs) = criu::channel()?;
+        let inner = proc::inner_pid(pid).ok_or_else(|| ended(pid))?;
+        let foreign = match proc::foreign_namespaces(pid) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(ended(pid)),
+            other => other.or_fail(FailureKind::Host, || {
+                format!("cannot read the namespaces of process {pid}")
+            })?,
+        };
+        let target = ProcessId::of(pid).ok_or_else(|| ended(pid))?;
+        let child = criu.start(foreign, theirs, how.filtered)?;
+        let options = CriuOpts {
+            pid: i32::try_from(inner).ok(),
+            leave_running: Some(true),
+            notify_scripts: Some(true),
+            tcp_established: Some(true),
+            tcp_skip_in_flight: how.tcp_close.then_some(true),
+            shell_job: how.shell_job.then_some(true),
+            log_file: Some(DUMP_LOG.into()),
+            ..criu::options(dir)
+        };
+        let request = CriuReq {
+            r#type: CriuReqType::Dump.into(),
+            opts: Some(options),
+            notify_success: None,
+        };
+        let dumping = Self {
+            target,
+            dir: dir.into(),
+            socket: Some(ours),
+            child: Some(child),
+            ready: false,
+        };
+        // If CRIU has ended already, the next call says why.
+        let _ = criu::send(dumping.socket()?, &request);
+        Ok(dumping)
+    }
+
+    /// Waits until CRIU is about to stop the program.
+    ///
+    /// # Errors
+    /// With CRIU's reason; the program runs on.
+    pub fn ready(&mut self) -> Result<()> {
+        let answer = self.until(BEFORE, Some(START_TIME))?;
+        self.ready = answer.is_none();
+        match answer {
+            None => Ok(()),
+            Some(answer) => self.checked(Ok(answer)),
+        }
+    }
+
+    /// Dumps the tree; `still` is called while all its processes stand still, and a failure of it is one of the dump. The
+    /// program runs on, also after a failure. That takes as long as it takes: a CRIU that is killed leaves its code in the
+    /// program, which does not survive that. Returns how long the program stood still because of CRIU.
+    ///
+    /// # Errors
+    /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
+    pub fn go(mut self, still: &mut dyn FnMut() -> Result<()>) -> Result<Duration> {
+        if !self.ready {
+            self.ready()?;
+        }
+        // Its number may be another process's by now.
+        if !self.target.alive() {
+            return Err(ended(self.target.pid));
+        }
+        let begun = Instant::now();
+        self.answer(true)?;
+        let (answer, failed) = match self.until(BEHIND, None)? {
+            Some(answer) => (Ok(answer), None),
+            None => {
+                let failed = still().err();
+                self.answer(failed.is_none())?;
+                (self.receive(None), failed)
+            }
+        };
+        let took = begun.elapsed();
+        let checked = self.checked(answer);
+        match failed {
+            Some(failure) => Err(failure),
+            None => checked.map(|()| took),
+        }
+    }
+
+    /// Waits for a step, and lets others pass; the answer if the dump has ended instead.
+    fn until(&self, step: &str, limit: Option<Duration>) -> Result<Option<CriuResp>> {
+        loop {
+            let answer = match self.receive(limit) {
+                Ok(answer) => answer,
+                Err(error) => return self.checked(Err(error)).map(|()| None),
+            };
+            match &answer.notify {
+                _ if answer.r#type() != CriuReqType::Notify => return Ok(Some(answer)),
+                Some(it) if it.script.as_deref() == Some(step) => return Ok(None),
+                _ => self.answer(true)?,
+            }
+        }
+    }
+
+    fn receive(&self, limit: Option<Duration>) -> io::Result<CriuResp> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let runs = || self.child.as_ref().is_some_and(proc::runs);
+        criu::receive(socket, limit, &|| self.target.alive() && runs())
+    }
+
+    fn answer(&self, go_on: bool) -> Result<()> {
+        let request = CriuReq {
+            r#type: CriuReqType::Notify.into(),
+            opts: None,
+            notify_success: Some(go_on),
+        };
+        criu::send(self.socket()?, &request).or_else(|error| self.checked(Err(error)))
+    }
+
+    fn checked(&self, answer: io::Result<CriuResp>) -> Result<()> {
+        if !matches!(&answer, Ok(it) if it.success) && !self.target.alive() {
+            return Err(ended(self.target.pid));
+        }
+        let log = self.dir.join(DUMP_LOG);
+        let kind = FailureKind::NotCheckpointable;
+        criu::check(answer, "dump the program", &log, kind)
+    }
+
+    fn socket(&self) -> Result<&OwnedFd> {
+        let closed = || fail(FailureKind::Internal, "CRIU's socket is closed");
+        self.socket.as_ref().ok_or_else(closed)
+    }
+}
+
+impl Drop for Dumping {
+    fn drop(&mut self) {
+        // A CRIU that still waits for an answer ends at the end of its socket.
+        self.socket = None;
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        let wait = move || end::end(&mut child, criu::END_TIME);
+        // The program may be waiting for the thread that drops this. Without a thread CRIU is reaped with the daemon.
+        let _ = std::thread::Builder::new().name("reap".into()).spawn(wait);
+    }
+}
+
+fn ended(pid: u32) -> crate::failure::Failure {
+    fail(FailureKind::NotFound, format!("process {pid} has ended"))
+}

@@ -1,0 +1,86 @@
+//! Lets a restored program listen at once where the killed one did.
+//!
+//! The ends of a program's connections outlive it by a minute (`TIME_WAIT`). As long as one of them is at a port, none may listen
+//! there, unless the ended socket had `SO_REUSEADDR`; sockets have what the listening one had that accepted them. CRIU restores a
+//! socket with the options it was dumped with, so the sockets get it before the dump, once and for all.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::open_files::sockets::{Holder, holders};
+
+/// Sets the option on the TCP sockets of these processes. Where that fails, a restore may have to wait for a minute.
+pub fn allow(processes: &[u32]) {
+    for holder in holders(processes).into_values() {
+        // It may have been closed, or be another file by now.
+        let _ = duplicate(holder).and_then(|socket| allow_at(&socket));
+    }
+}
+
+fn duplicate(holder: Holder) -> io::Result<OwnedFd> {
+    let number = |it: u32| i32::try_from(it).map_err(io::Error::other);
+    let pid = Pid::from_raw(number(holder.pid)?).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let number = number(holder.descriptor)?;
+    Ok(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?)
+}
+
+fn allow_at(socket: &OwnedFd) -> io::Result<()> {
+    let internet = [AddressFamily::INET, AddressFamily::INET6];
+    let tcp = sockopt::socket_type(socket)? == SocketType::STREAM
+        && internet.contains(&sockopt::socket_domain(socket)?);
+    if tcp && !sockopt::socket_reuseaddr(socket)? {
+        sockopt::set_socket_reuseaddr(socket, true)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{SocketAddr, TcpStream};
+
+    use rustix::net::{accept, bind, getsockname, listen, socket};
+
+    use super::*;
+
+    fn listening(at: SocketAddr) -> io::Result<OwnedFd> {
+        let made = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&made, &at)?;
+        listen(&made, 1)?;
+        Ok(made)
+    }
+
+    #[test]
+    fn a_port_can_be_listened_at_again_when_its_connections_have_just_ended() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let ended = |allowed: bool| {
+            let listener = listening(any).expect("listens");
+            let at = SocketAddr::try_from(getsockname(&listener).expect("a name")).expect("TCP");
+            let before = TcpStream::connect(at).expect("connected");
+            let accepted = accept(&listener).expect("accepted");
+            if allowed {
+                allow(&[std::process::id()]);
+            }
+            let later = TcpStream::connect(at).expect("connected");
+            let both = [
+                (before, accepted),
+                (later, accept(&listener).expect("accepted")),
+            ];
+            drop(listener);
+            for (mut other, own) in both {
+                // It waits for a minute who closes first.
+                drop(own);
+                assert_eq!(other.read(&mut [0]).expect("the end"), 0);
+            }
+            let again = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+            sockopt::set_socket_reuseaddr(&again, true).expect("set");
+            bind(&again, &at)
+        };
+        assert_eq!(ended(false), Err(rustix::io::Errno::ADDRINUSE));
+        assert_eq!(ended(true), Ok(()));
+    }
+}

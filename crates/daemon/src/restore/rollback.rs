@@ -1,0 +1,200 @@
+//! Rolling back: a restored program that met a mis-speculation starts again from its image, with all data read first.
+//!
+//! ```text
+//!  RollingBack: the program is ended, its log cut back, everything read, the program started again ─┬─► RolledBack
+//!                                                                                                   └─► Exited, with the failure
+//! ```
+//! A program is rolled back once: the second time all data is present before it runs. Where the daemon dies meanwhile, the
+//! next one goes on ([`start_again`]).
+
+use std::fs::{self, OpenOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_control::user::{ArrivalStand, SessionState};
+use fermata_control::worker::{FailureKind, Pace};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+use tracing::warn;
+
+use crate::daemon::Daemon;
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::helpers::namespace::work_folder;
+use crate::phases::Phases;
+use crate::proc::ProcessId;
+use crate::removal::remove_folder;
+use crate::restore::on_demand::watch;
+use crate::restore::{How, Source};
+use crate::session::{EXIT_FILE, Member, Session};
+
+/// How long the end of a program that is rolled back may take.
+const END_TIME: Duration = Duration::from_secs(15);
+
+/// Looks after a restored session until its data is there; then the next spare worker is made.
+pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
+    let first = {
+        let inner = session.lock();
+        let part = inner.behind.as_ref().and_then(|it| it.parts.first());
+        part.map(|it| it.worker.driver.clone())
+    };
+    let Some(driver) = first else {
+        used(source);
+        return;
+    };
+    let (source, followed) = (Arc::clone(source), Arc::clone(session));
+    let busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
+    let work = move || {
+        let watched = watch(&followed);
+        let pool = &source.daemon.pool;
+        let refill = || pool.refill(driver.clone(), followed.variables.clone());
+        refill();
+        if let Err(reason) = watched {
+            roll_back(&source, &followed, &reason);
+            refill();
+        }
+        drop(busy);
+        used(&source);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("restore-watch".into())
+        .spawn(work);
+    if spawned.is_err() {
+        // Unwatched it is only reported as coming for ever; the worker goes on.
+        session.lock().note = Some("its restore is not looked after: no thread".into());
+    }
+}
+
+/// What an image's next restore needs is kept in memory from now on, where that is asked for.
+fn used(source: &Source) {
+    if let Some(cache) = &source.daemon.cache {
+        cache.used(source.image.dir());
+    }
+}
+
+fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
+    let members = {
+        let mut inner = session.lock();
+        if !inner.rolls_back() {
+            return;
+        }
+        inner.state = SessionState::Restoring;
+        if let Some(behind) = &mut inner.behind {
+            behind.stand = ArrivalStand::RollingBack;
+        }
+        (inner.pages, inner.root) = (None, None);
+        inner.note = Some(format!("being rolled back: {reason}"));
+        inner.again = Some(reason.to_owned());
+        inner.former = inner.init.take();
+        // The next daemon is to end the workers, should this one not come to it.
+        inner.loading = inner
+            .members
+            .iter()
+            .filter_map(Member::worker_process)
+            .collect();
+        std::mem::take(&mut inner.members)
+    };
+    session.save();
+    warn!(session = %session.name, "`{}` is rolled back: {reason}", session.name);
+    let _busy = session.busy.lock();
+    let former = session.lock().former;
+    former.iter().for_each(end);
+    for worker in members.into_iter().filter_map(|it| it.worker) {
+        worker.end();
+    }
+    session.lock().loading.clear();
+    fill_again(source, session, reason);
+}
+
+/// Goes on with what another daemon has begun by [`roll_back`].
+pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: &str) {
+    warn!(session = %session.name, "`{}` is rolled back: {reason}", session.name);
+    let _busy = session.busy.lock();
+    let former = {
+        let mut inner = session.lock();
+        inner.root = None;
+        inner.take_former()
+    };
+    former.iter().for_each(end);
+    let image = session.image.clone().unwrap_or_default();
+    match Source::of_session(daemon, session, &image) {
+        Ok(source) => fill_again(&source, session, reason),
+        Err(failure) => give_up(session, reason, failure),
+    }
+    session.save();
+}
+
+/// Ends a process, and waits until it has.
+fn end(process: &ProcessId) {
+    process.signal(Signal::KILL);
+    process.ends_within(END_TIME);
+}
+
+fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
+    let _busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
+    let how = How {
+        lazy: false,
+        pace: Pace::Eager,
+    };
+    let phases = Phases::start();
+    let mut silent = |_: &str, _, _| {};
+    let again = clean(source, session)
+        .and_then(|()| source.fill(session, how, &phases, &Mutex::new(&mut silent)))
+        .and_then(|()| session.check_wanted());
+    match again {
+        Ok(()) => {
+            let seconds = phases.seconds();
+            let text = format!("rolled back to its image, in {seconds:.1} s: {reason}");
+            warn!(session = %session.name, "`{}` {text}", session.name);
+            let mut inner = session.lock();
+            inner.phases = phases.list();
+            inner.note = Some(text);
+            (inner.again, inner.former) = (None, None);
+            if let Some(behind) = &mut inner.behind {
+                behind.stand = ArrivalStand::RolledBack;
+            }
+            let lost = inner.workers().iter().find_map(|worker| worker.lost());
+            drop(inner);
+            // Nobody was told while it could still have been rolled back.
+            if let Some(reason) = lost {
+                session.worker_lost(&reason);
+            }
+        }
+        Err(failure) => give_up(session, reason, failure),
+    }
+    session.save();
+}
+
+/// Ends a session that cannot be brought back.
+fn give_up(session: &Session, reason: &str, failure: Failure) {
+    let init = {
+        let mut inner = session.lock();
+        inner.note = Some(format!("could not be rolled back ({reason})"));
+        (inner.again, inner.former) = (None, None);
+        let hint = failure.hint.clone();
+        let message = format!("session `{}` has ended: {}", session.name, failure.message);
+        inner.failure = Some(fail(failure.kind, message).hint(hint));
+        inner.init
+    };
+    if let Some(init) = init {
+        init.signal(Signal::KILL);
+    }
+    session.ended(None);
+}
+
+/// Makes the session's folder as it was before the program ran from the image.
+fn clean(source: &Source, session: &Session) -> Result<()> {
+    let what = || format!("cannot clean the folder `{}`", session.dir.display());
+    remove_folder(&work_folder(&session.dir))?;
+    match fs::remove_file(session.dir.join(EXIT_FILE)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).or_fail(FailureKind::User, what);
+        }
+        _ => {}
+    }
+    // `fill` writes the image's log over what is left.
+    OpenOptions::new()
+        .write(true)
+        .open(session.log())
+        .and_then(|file| file.set_len(source.record.log_length))
+        .or_fail(FailureKind::User, what)
+}

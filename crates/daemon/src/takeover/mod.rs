@@ -1,0 +1,103 @@
+//! Takes over the sessions of a daemon that has ended.
+
+pub mod returning;
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_control::user::SessionState;
+use tracing::{info, warn};
+
+use crate::daemon::Daemon;
+use crate::persist::SessionMeta;
+use crate::proc::{self, ProcessId};
+use crate::restore::rollback;
+use crate::session::{self, Session, output};
+
+/// How often a program that is no child is looked at.
+const TURN: Duration = Duration::from_millis(100);
+/// How long ending a session may take.
+const END_TIME: Duration = Duration::from_secs(15);
+
+impl Daemon {
+    /// Takes over sessions of a daemon that has ended. The sockets for agents and workers must be there by now.
+    pub fn adopt(self: &Arc<Self>) {
+        let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let dir = entry.path();
+            let Some(meta) = SessionMeta::load(&dir) else {
+                if session::has_printed(&dir) {
+                    // Of a release that this one does not understand, or what a crash has left: only the user knows.
+                    warn!("`{}` is of no session that is known", dir.display());
+                } else {
+                    output::displace(&dir);
+                    let _ = fs::remove_dir_all(&dir);
+                }
+                continue;
+            };
+            let over = meta.state == SessionState::Exited;
+            let session = Session::found(meta, dir);
+            self.found(&session);
+            if session.live() {
+                info!(session = %session.name, "found session `{}`, still running", session.name);
+                if session.lock().again.is_none() {
+                    let watched = session.clone();
+                    // Unwatched it is only reported as running for too long.
+                    let _ = std::thread::Builder::new()
+                        .name("orphan-watch".into())
+                        .spawn(move || watch(&watched));
+                }
+                let (daemon, left) = (self.clone(), session.clone());
+                // Unreleased it stays parked until it is killed.
+                let _ = std::thread::Builder::new()
+                    .name("orphan-release".into())
+                    .spawn(move || daemon.release(&left));
+            } else if !over {
+                session.ended(None);
+            }
+        }
+    }
+
+    /// Takes back what another daemon has left: a half restored program goes, unless it is one that is rolled back;
+    /// all others go on.
+    fn release(self: &Arc<Self>, session: &Arc<Session>) {
+        let (state, again) = {
+            let inner = session.lock();
+            (inner.state, inner.again.clone())
+        };
+        match (state, again) {
+            (SessionState::Restoring, Some(reason)) => {
+                rollback::start_again(self, session, &reason);
+            }
+            (SessionState::Restoring, None) => {
+                // Fails only when it has just ended.
+                let _ = session.signal(rustix::process::Signal::KILL.as_raw());
+            }
+            (SessionState::Orphaned, _) => returning::join(self, session),
+            // What the daemon that died had yet to end, or had begun to load.
+            (SessionState::Paused, _) => session.end_workers(),
+            _ => {}
+        }
+    }
+}
+
+/// Waits for the end of a program that is no child of this daemon.
+fn watch(session: &Session) {
+    let init = session.lock().init;
+    // `__outer` of a restored session: the parent of its process 1.
+    let outer = init.and_then(|it| ProcessId::of(*proc::ancestors(it.pid).get(1)?));
+    let root = || session.lock().root.filter(ProcessId::alive);
+    while let Some(root) = root() {
+        // It may be another meanwhile.
+        root.ends_within(TURN);
+    }
+    // It writes the status after the end, and ends then.
+    if let Some(outer) = outer {
+        outer.ends_within(END_TIME);
+    }
+    let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
+    session.ended(recorded.and_then(|text| text.trim().parse().ok()));
+}

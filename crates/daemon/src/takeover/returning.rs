@@ -1,0 +1,395 @@
+//! Sessions of a daemon that has ended come back to this one.
+//!
+//! ```text
+//!  worker ── Back ──► known by its process ──────────┬─ agent too ─────► joined
+//!  agent  ── Back ──► known by its token and process ┘
+//!                     process parked ──────────────────► woken and reattached
+//! ```
+//! A session runs again when all its processes that use CUDA have come back.
+//! Program and worker need no daemon to go on; they look for one again and again. A program that was stopped
+//! for a checkpoint is parked without any connection: it is woken as after a checkpoint, all its processes at one moment, once
+//! CRIU, which may have outlived the daemon, has let go of it and their workers are there. The half image goes with the
+//! next checkpoint of its folder.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::PROTOCOL;
+use fermata_control::user::SessionState;
+use fermata_control::wait;
+use fermata_control::worker::{FromWorker, ToWorker};
+use tracing::{error, info, warn};
+
+use crate::agent::Arrival;
+use crate::agent::attach;
+use crate::agent::bring_back::{Parked, awaken};
+use crate::agent::wake as block;
+use crate::daemon::Daemon;
+use crate::parallel::each_at_once;
+use crate::pause;
+use crate::proc::{self, ProcessId};
+use crate::restore::Source;
+use crate::restore::on_demand;
+use crate::restore::rollback;
+use crate::session::{Detached, Inner, Part, Session};
+use crate::worker::{STEP_TIME, Wire, Worker};
+
+/// How long a worker or an agent may take to introduce itself.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How long worker and agent take to come back, unless they have something to end; both look several times a second.
+const RETURN_TIME: Duration = Duration::from_secs(20);
+/// How long parked processes wait for the worker of another one, which may be writing what the other daemon has asked for.
+const TOGETHER_TIME: Duration = Duration::from_secs(3600);
+/// How long a CRIU that has outlived its daemon may hold a program.
+const TRACE_TIME: Duration = Duration::from_secs(600);
+/// Between two looks, at first and later.
+const TURN: Duration = Duration::from_millis(20);
+const LATE_TURN: Duration = Duration::from_millis(200);
+/// How long a program of an earlier release takes to say Back.
+const BACK_TIME: Duration = Duration::from_millis(500);
+
+/// Serves a connection to the workers' socket.
+pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
+    let Some(process) = link.peer_pid().ok().and_then(ProcessId::of) else {
+        return;
+    };
+    let Ok((FromWorker::Back(back), _)) = link.recv(HELLO_TIME) else {
+        return warn!("a worker came back and did not say so");
+    };
+    if back.protocol != PROTOCOL {
+        // It goes on serving its program, and asks again: perhaps a daemon of its own release.
+        return warn!("a worker of another release came back");
+    }
+    let its = |session: &Arc<Session>| {
+        let inner = session.lock();
+        let mut waiting = inner.members.iter().filter(|it| it.worker.is_none());
+        let member = waiting.find(|it| it.living_worker() == Some(process))?;
+        Some((Arc::clone(session), member.process))
+    };
+    let mut live = daemon.sessions().into_iter().filter(|it| it.live());
+    let Some((session, served)) = live.find_map(|it| its(&it)) else {
+        // Its session has ended, or has another worker; a program that it serves is left alone.
+        if !back.serving {
+            let _ = link.send(&ToWorker::Exit, &[]);
+        }
+        return warn!("a worker came back that belongs to no session");
+    };
+    match Worker::returned(link, process, back) {
+        Ok(worker) => {
+            if let Some(member) = session.lock().member(served) {
+                member.returned.worker = Some(worker);
+            }
+        }
+        Err(failure) => warn!(session = %session.name, "{}", failure.message),
+    }
+}
+
+/// Takes an agent that has come back.
+pub fn agent(session: &Session, arrival: Arrival) {
+    let mut inner = session.lock();
+    let process = arrival.process;
+    let name = &session.name;
+    match inner.member(process) {
+        Some(member) if member.agent.is_none() => member.returned.agent = Some(arrival),
+        Some(_) => {
+            warn!(
+                session = %name,
+                "process {} of session `{name}` came back twice",
+                process.pid
+            );
+        }
+        None => {
+            warn!(
+                session = %name,
+                "process {} of session `{name}` came back without a worker",
+                process.pid
+            );
+        }
+    }
+}
+
+/// Waits for agents and workers of a session that another daemon has left, and joins them. What does not come
+/// back is told in the session's note; the program is never ended for it. A worker that lives is waited for as
+/// long as it takes: it may be writing what the other daemon has asked for, and a parked program needs it.
+pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
+    let mut busy = Some(session.busy.lock());
+    let until = Instant::now() + RETURN_TIME;
+    let together = Instant::now() + TOGETHER_TIME;
+    let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
+    let mut lost = false;
+    // Parked processes that nothing is missing of: with their workers, and with data that a pause has put aside.
+    let (mut parked, mut paused) = (Vec::new(), Vec::new());
+    let mut vain = Vec::new();
+    while !missing.is_empty() {
+        if !session.live() {
+            return;
+        }
+        let mut still = Vec::new();
+        for process in missing {
+            match stand(session, process) {
+                Stand::Gone => {
+                    let worker = session
+                        .lock()
+                        .member(process)
+                        .and_then(|it| it.returned.worker.take());
+                    session.forget(process);
+                    worker.iter().for_each(|it| it.end());
+                }
+                Stand::Missing => still.push(process),
+                // It has given up what it was loading.
+                Stand::Here(worker, Half::Parked(detached)) if has_part(session, detached) => {
+                    worker.end();
+                    paused.push(detached);
+                }
+                Stand::Here(worker, Half::Parked(detached)) => {
+                    parked.push(Parked { worker, detached });
+                }
+                Stand::Here(worker, Half::Agent(arrival)) => {
+                    busy.get_or_insert_with(|| session.busy.lock());
+                    lost |= !adopt(session, &worker, arrival);
+                }
+                Stand::Lost(Some(detached)) if has_part(session, detached) => {
+                    paused.push(detached);
+                }
+                Stand::Lost(detached) => {
+                    lost = true;
+                    give_up(daemon, session, detached);
+                }
+            }
+        }
+        missing = still;
+        let any = !parked.is_empty() || !paused.is_empty();
+        if any && (!is_any_parked(session, &missing) || Instant::now() > together) {
+            busy.get_or_insert_with(|| session.busy.lock());
+            lost |= !wake(daemon, session, &std::mem::take(&mut parked));
+            revive(daemon, session, std::mem::take(&mut paused), &mut vain);
+        }
+        match busy {
+            _ if missing.is_empty() => {}
+            // What comes back is noted in the session; the end of a process is not.
+            None => session.pause(LATE_TURN),
+            Some(_) if Instant::now() > until => {
+                // Who wants something of it meanwhile is told how it is.
+                busy = None;
+                warn!(
+                    session = %session.name,
+                    "session `{}` has not come back yet: it goes on without this daemon",
+                    session.name
+                );
+            }
+            Some(_) => session.pause(TURN),
+        }
+    }
+    busy.get_or_insert_with(|| session.busy.lock());
+    if !vain.is_empty() {
+        if pause::park_again(session) {
+            return;
+        }
+        lost = true;
+        for detached in vain {
+            give_up(daemon, session, Some(detached));
+        }
+    }
+    if !lost {
+        running(daemon, session);
+    }
+}
+
+/// Whether a process waits whose data is in what a pause has put aside.
+fn has_part(session: &Session, detached: Detached) -> bool {
+    let entry = session.lock().entry.clone();
+    entry.is_some_and(|it| it.has(detached.process)) && pause::waits(detached)
+}
+
+/// Whether one of these processes is parked: then those that could go on wait for it.
+fn is_any_parked(session: &Session, missing: &[ProcessId]) -> bool {
+    let inner = session.lock();
+    let mut parked = inner.members.iter().filter(|it| it.detached.is_some());
+    parked.any(|it| missing.contains(&it.process))
+}
+
+/// Goes on with a resumption: the workers of these processes have ended with the daemon that had begun it.
+fn revive(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    parked: Vec<Detached>,
+    vain: &mut Vec<Detached>,
+) {
+    if parked.is_empty() {
+        return;
+    }
+    for (detached, failure) in pause::revive(daemon, session, parked) {
+        warn!(session = %session.name, "{}", failure.message);
+        session.lock().member_or_new(detached.process).detached = Some(detached);
+        vain.push(detached);
+    }
+}
+
+/// How a process stands whose daemon has ended.
+enum Stand {
+    /// It has ended.
+    Gone,
+    /// Something of it has not come back.
+    Missing,
+    /// Its worker has come back, and what else there is.
+    Here(Arc<Worker>, Half),
+    /// Its worker has ended.
+    Lost(Option<Detached>),
+}
+
+/// What of a process is there beside its worker.
+enum Half {
+    Agent(Arrival),
+    Parked(Detached),
+}
+
+fn stand(session: &Session, process: ProcessId) -> Stand {
+    let (worker, detached) = {
+        let mut inner = session.lock();
+        let Some(member) = inner.member(process) else {
+            return Stand::Gone;
+        };
+        let lost = |worker: &Arc<Worker>| worker.lost().is_some();
+        if member.returned.worker.as_ref().is_some_and(lost) {
+            member.returned.worker = None;
+        }
+        let Some(worker) = member.returned.worker.clone() else {
+            return match member.living_worker() {
+                Some(_) => Stand::Missing,
+                None => Stand::Lost(member.detached),
+            };
+        };
+        if let Some(arrival) = member.returned.agent.take() {
+            member.returned.worker = None;
+            return Stand::Here(worker, Half::Agent(arrival));
+        }
+        (worker, member.detached)
+    };
+    let Some(detached) = detached.filter(|it| is_free(session, *it)) else {
+        return if process.alive() {
+            Stand::Missing
+        } else {
+            Stand::Gone
+        };
+    };
+    if let Some(member) = session.lock().member(process) {
+        member.returned.worker = None;
+    }
+    Stand::Here(worker, Half::Parked(detached))
+}
+
+/// Ends what a checkpoint of the other daemon has begun.
+fn abandon(worker: &Worker) {
+    // A worker that is lost holds nothing any more.
+    let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
+}
+
+/// Joins agent and worker of a process; false if it is lost.
+fn adopt(session: &Arc<Session>, worker: &Arc<Worker>, arrival: Arrival) -> bool {
+    abandon(worker);
+    let Err(failure) = attach::adopt(session, arrival, worker) else {
+        return true;
+    };
+    warn!(session = %session.name, "{}", failure.message);
+    session.worker_lost(&failure.message);
+    false
+}
+
+/// Lets parked processes go on with their workers, all at one moment; false if one of them is lost.
+fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> bool {
+    let end_of_checkpoint = |it: &Parked| {
+        abandon(&it.worker);
+        Ok(())
+    };
+    drop(each_at_once(
+        parked.iter().collect(),
+        "abandon",
+        end_of_checkpoint,
+    ));
+    let woken = awaken(daemon, session, parked);
+    woken.ended.iter().for_each(|(it, _)| it.worker.end());
+    for failed in &woken.failed {
+        failed.give_up(daemon, session);
+        failed.parked.worker.end();
+    }
+    woken.failed.is_empty()
+}
+
+fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detached>) {
+    let reason = "its worker has ended while no daemon ran";
+    match detached {
+        Some(detached) => attach::reject(daemon, session, detached, reason),
+        None => session.worker_lost(reason),
+    }
+    error!(session = %session.name, "session `{}` is lost: {reason}", session.name);
+}
+
+/// Whether the program is parked in earnest: not stopped on its way there, and traced by no process.
+fn is_free(session: &Session, detached: Detached) -> bool {
+    let root = session.lock().root;
+    let free = || !root.is_some_and(|root| proc::is_traced(root.pid));
+    // Polled: the kernel tells only the tracer of its end.
+    wait::until(TRACE_TIME, TURN, || free().then_some(()));
+    if let Some(waits) = block::waits(detached.process.pid, detached.wake_block) {
+        return waits && detached.process.alive();
+    }
+    // A program of an earlier release: one that was not detached any more says Back; one that was waits for ever.
+    let still_parked = |inner: &Inner| {
+        let member = inner
+            .members
+            .iter()
+            .find(|it| it.process == detached.process);
+        member.is_some_and(|it| it.returned.agent.is_none())
+    };
+    let says_back = |inner: &Inner| (!still_parked(inner)).then_some(());
+    session.wait_for(BACK_TIME, says_back).is_none() && detached.process.alive()
+}
+
+fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
+    session.lock().note = None;
+    session.set_state(SessionState::Running);
+    info!(session = %session.name, "session `{}` has come back", session.name);
+    let (workers, resumed) = {
+        let inner = session.lock();
+        let resumed = inner.entry.as_ref().map(|it| it.complete);
+        (inner.workers(), resumed)
+    };
+    // Its data may still be coming.
+    let begin = |resumed| {
+        let mut workers = workers.iter();
+        workers.try_for_each(|worker| on_demand::begin(session, worker, 0.0, resumed))
+    };
+    if let Some(resumed) = resumed {
+        // What cannot be asked is lost soon, which is told then.
+        if resumed && let Err(failure) = begin(true) {
+            warn!(session = %session.name, "{}", failure.message);
+        }
+        return pause::watch(daemon, session);
+    }
+    let Some(image) = &session.image else { return };
+    let begun = begin(false);
+    let followed = begun.and_then(|()| {
+        {
+            let mut inner = session.lock();
+            // A process that has ended meanwhile, and its worker with it, is not to run again.
+            let left = inner.workers();
+            let gone = |it: &Part| !left.iter().any(|worker| Arc::ptr_eq(worker, &it.worker));
+            if let Some(behind) = &mut inner.behind {
+                behind.parts.retain(|it| !gone(it));
+                if behind.parts.is_empty() {
+                    inner.behind = None;
+                }
+            }
+        }
+        if session.lock().rolls_back() {
+            let source = Arc::new(Source::of_session(daemon, session, image)?);
+            rollback::follow(&source, session);
+        }
+        Ok(())
+    });
+    if let Err(failure) = followed {
+        // The worker goes on; only a rollback is not possible.
+        session.lock().behind = None;
+        warn!(session = %session.name, "{}", failure.message);
+    }
+}

@@ -163,7 +163,7 @@ pub fn settle(
 /// The dump cannot be read.
 pub fn listening(host: &Path) -> io::Result<Vec<SocketAddr>> {
     let mut found = Vec::new();
-    for bytes in &criu_files::read(host)?.list {
+    for bytes in &criu::files::read(host)?.list {
         if let Some(socket) = tcp_socket(bytes)?
             && socket.other_port.unwrap_or(0) == 0
             && socket.own_port.unwrap_or(0) != 0

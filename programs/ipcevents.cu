@@ -132,14 +132,15 @@ int main(int argc, char **argv) {
     wish.location.type = cudaMemLocationTypeDevice;
     cudaMemPool_t pool;
     CHECK(cudaMemPoolCreate(&pool, &wish));
+    // Memory of a pool can be shared once the pool is.
+    int descriptor = -1;
+    CHECK(cudaMemPoolExportToShareableHandle(&descriptor, pool, KIND, 0));
     Given given = {};
     given.words = n;
     unsigned *state = allocate(pool, bytes, stream, &given.state);
     std::vector<unsigned> first = seed(n, 2);
     CHECK(cudaMemcpyAsync(state, first.data(), bytes, cudaMemcpyHostToDevice, stream));
     CHECK(cudaStreamSynchronize(stream));
-    int descriptor = -1;
-    CHECK(cudaMemPoolExportToShareableHandle(&descriptor, pool, KIND, 0));
     pass(to, descriptor);
     close(descriptor);
     say(to, &given, sizeof given);

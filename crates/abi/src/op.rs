@@ -106,6 +106,9 @@ pub enum HostKind {
     Registered,
     /// `cuMemAllocManaged`, `__managed__` variables.
     Managed,
+    /// `cuMemHostRegister` of memory that other processes may share: it stays the file that it is, which belongs to the program
+    /// and not to the session.
+    Shared,
 }
 
 /// Where a module image is.
@@ -664,4 +667,12 @@ pub enum ToProgram {
     },
     /// All regions have been sent.
     RegionsEnd,
+    /// The worker has no mapping of a region of [`HostKind::Shared`]: the program is to send its file. Sent before
+    /// [`ToProgram::RegionsEnd`].
+    Missing {
+        /// Where it is mapped in the program.
+        address: Address,
+        /// Bytes.
+        size: u64,
+    },
 }

@@ -8,6 +8,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{Driver, DriverError};
 
+const PAGE: u64 = 4096;
+
 /// A shared mapping at a fixed address of its descriptor's memory, registered with the driver.
 ///
 /// The bytes are shared with another process and with the device, so they are only ever copied in and out,
@@ -26,8 +28,17 @@ impl HostMapping {
     /// # Errors
     /// What the system says; the descriptor must have that many bytes.
     pub fn map(fd: OwnedFd, address: u64, size: u64) -> std::io::Result<Self> {
+        Self::map_part(fd, 0, address, size)
+    }
+
+    /// As [`HostMapping::map`], from `offset` on, a multiple of the page size. The file's last page may be a part of one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map_part(fd: OwnedFd, offset: u64, address: u64, size: u64) -> std::io::Result<Self> {
         let held = rustix::fs::fstat(&fd)?.st_size;
-        if u64::try_from(held).unwrap_or(0) < size || size == 0 {
+        let pages = u64::try_from(held).unwrap_or(0).next_multiple_of(PAGE);
+        if pages < offset.saturating_add(size) || size == 0 {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
                 format!("the descriptor holds {held} bytes, {size} are to be mapped"),
@@ -42,7 +53,7 @@ impl HostMapping {
                 ProtFlags::READ | ProtFlags::WRITE,
                 flags,
                 &fd,
-                0,
+                offset,
             )?
         };
         let mapping = Self {

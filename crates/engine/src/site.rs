@@ -79,7 +79,7 @@ impl Summary {
             queued: session.queued.len() as u64,
             memory,
             fetched: by_device(fetched.map(|(_, it)| (it.device, it.size))),
-            host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
+            host_bytes: session.own_host_regions().map(|(_, it)| it.size).sum(),
             objects: session.object_count(),
             warnings: unsettled(session).into_iter().collect(),
             ..Self::default()

@@ -1,8 +1,8 @@
 //! Everything with content, by number. The number is what an image's chunk table refers to.
 
-use fermata_abi::op::{Address, ArrayId, MemoryId, ModuleId};
+use fermata_abi::op::{Address, ArrayId, HostKind, MemoryId, ModuleId};
 
-use crate::{Memory, Session};
+use crate::{HostRegion, Memory, Session};
 
 /// Whose content a buffer is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ impl Session {
         for (handle, it) in self.own_memories() {
             add(it.buffer, BufferOwner::Memory(handle), it.size);
         }
-        for (address, it) in self.host_regions.iter() {
+        for (address, it) in self.own_host_regions() {
             add(it.buffer, BufferOwner::Host(address), it.size);
         }
         for (handle, it) in self.arrays.iter() {
@@ -90,6 +90,18 @@ impl Session {
     pub fn own_memories(&self) -> impl Iterator<Item = (MemoryId, &Memory)> {
         let own = |(handle, _): &(MemoryId, &Memory)| !self.is_fetched(*handle);
         self.memories.iter().filter(own)
+    }
+
+    /// Host memory whose content is the session's: all but what the program shares with other processes.
+    pub fn own_host_regions(&self) -> impl Iterator<Item = (Address, &HostRegion)> {
+        let own = |(_, it): &(Address, &HostRegion)| it.kind != HostKind::Shared;
+        self.host_regions.iter().filter(own)
+    }
+
+    /// Whether the content of the host memory at `address` is the session's.
+    pub fn owns_host_region(&self, address: Address) -> bool {
+        let found = self.host_regions.get(address);
+        found.is_ok_and(|it| it.kind != HostKind::Shared)
     }
 
     /// The number given last to content: another one means that memory has been added since.

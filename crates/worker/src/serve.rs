@@ -71,12 +71,16 @@ impl Server {
             self.note(None, &error.into());
         }
         for (address, mapping) in &self.site.live.hosts {
+            if !self.site.session.owns_host_region(*address) {
+                continue;
+            }
             let region = ToProgram::Region {
                 address: *address,
                 size: mapping.size(),
             };
             self.side.send_to_program(&region, Some(mapping.fd()))?;
         }
+        self.ask_for_shared()?;
         self.side.send_to_program(&ToProgram::RegionsEnd, None)
     }
 
@@ -113,7 +117,10 @@ impl Server {
 
     /// Whether the program is there, as it has said.
     pub(crate) fn has_come(&mut self) -> bool {
-        self.come = self.come || self.presence.has_come();
+        if !self.come && self.presence.has_come() {
+            self.come = true;
+            self.map_shared();
+        }
         self.come
     }
 
@@ -265,7 +272,10 @@ impl Server {
 
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         // One that sends is there.
-        self.come = true;
+        if !self.come {
+            self.come = true;
+            self.map_shared();
+        }
         if !self.holds_back(op, ticket) {
             self.perform(op, ticket);
         }
@@ -354,7 +364,7 @@ impl Server {
         }
     }
 
-    fn note(&mut self, context: Option<ContextId>, error: &OpError) {
+    pub(crate) fn note(&mut self, context: Option<ContextId>, error: &OpError) {
         let context = context.or_else(|| {
             self.site
                 .session

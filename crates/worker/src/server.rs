@@ -58,6 +58,13 @@ pub(crate) struct Held {
     pub scratch: Scratch,
 }
 
+/// The file of a region, as the program has sent it; without a descriptor where this process may open no more.
+pub(crate) struct Arrived {
+    pub fd: Option<OwnedFd>,
+    pub size: u64,
+    pub offset: u64,
+}
+
 /// The state of serving one program.
 pub(crate) struct Server {
     pub site: Site,
@@ -88,7 +95,9 @@ pub(crate) struct Server {
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
     /// Descriptors that came ahead of their operation, or were to come.
-    pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
+    pub arrived: HashMap<Address, Arrived>,
+    /// Regions that other processes may share, whose files the program is to send.
+    pub absent: Vec<Address>,
     /// Likewise of files with images.
     pub files: HashMap<FileId, Option<OwnedFd>>,
     /// Contexts with a module that prints, or of which that is not known yet.
@@ -149,6 +158,7 @@ impl Server {
             callbacks,
             devices,
             arrived: HashMap::new(),
+            absent: Vec::new(),
             files: HashMap::new(),
             printing,
             gate,

@@ -81,6 +81,11 @@ pub const PROGRAMS: &[Program] = &[
         &["--size", "60000", "--steps", "500"],
         &["--steps", "6000"],
     ),
+    quick(
+        "hostshare",
+        &["--size", "20000", "--steps", "200"],
+        &["--steps", "6000"],
+    ),
     quick("allreduce", &["--steps", "300"], &["--steps", "20000"]),
     quick("family", &["--steps", "3000"], &["--steps", "4000"]),
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),

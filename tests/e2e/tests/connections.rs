@@ -130,6 +130,47 @@ fn connections_within_a_session_come_back_whole() -> Result<()> {
     scene.close()
 }
 
+/// It ends connections at the port where it listens, one before the image is taken and one after it.
+const ENDING: &str = "
+def end():
+    client, accepted = pair()
+    accepted.close()
+    client.recv(1)
+    client.close()
+
+# As sockets of programs are that do not ask for it.
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+end()
+print('ready', flush=True)
+wait()
+os.remove(sys.argv[1])
+end()
+print('ended', flush=True)
+wait()
+print(pair()[0].getpeername()[1] == port, flush=True)
+";
+
+#[test]
+fn a_killed_program_listens_again_at_once_where_its_connections_have_just_ended() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    run(&scene, "first", ENDING, &[])?;
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    std::fs::write(go(&scene)?, "")?;
+    scene.wait_says("first", "ended")?;
+    fermata.kill("first")?;
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    std::fs::write(go(&scene)?, "")?;
+    scene.wait_says("second", "ended")?;
+    std::fs::write(go(&scene)?, "")?;
+    fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(log.ends_with("True\n"), "{log}");
+    scene.close()
+}
+
 #[test]
 fn connections_are_as_before_in_a_program_that_goes_on() -> Result<()> {
     let scene = Scene::new()?;

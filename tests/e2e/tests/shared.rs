@@ -11,6 +11,8 @@ const PYTHON: &str = "/usr/bin/python3";
 const OPTIONS: &[&str] = &["--size", "300000", "--steps", "40"];
 /// Of the program whose processes are ordered by events alone.
 const OF_EVENTS: &[&str] = &["--size", "60000", "--steps", "120"];
+/// Of the program whose processes share host memory.
+const OF_HOST: &[&str] = &["--size", "20000", "--steps", "60"];
 /// The step at which the first process stands still, and the other waits for it.
 const HELD: u64 = 12;
 
@@ -90,6 +92,23 @@ fn events_order_two_processes_again_after_a_restore_of_snapshot() -> Result<()> 
 #[test]
 fn events_order_two_processes_again_after_a_restore_of_cow() -> Result<()> {
     program_comes_back("ipcevents", OF_EVENTS, Mode::Cow)
+}
+
+#[test]
+fn host_memory_that_two_processes_have_registered_is_shared_again_after_a_restore_of_stop()
+-> Result<()> {
+    program_comes_back("hostshare", OF_HOST, Mode::Stop)
+}
+
+#[test]
+fn host_memory_that_two_processes_have_registered_is_shared_again_after_a_restore_of_cow()
+-> Result<()> {
+    program_comes_back("hostshare", OF_HOST, Mode::Cow)
+}
+
+#[test]
+fn a_session_that_was_paused_shares_its_host_memory_again() -> Result<()> {
+    goes_on_after_pauses("hostshare", OF_HOST)
 }
 
 #[test]

@@ -319,6 +319,13 @@ fn map_regions() -> Result<(), String> {
                     "the region at {address:#x} came without its memory"
                 ));
             }
+            Some((ToProgram::Missing { address, size }, _)) => {
+                host::send_again(address, size).map_err(|status| {
+                    format!(
+                        "shared memory at {address:#x} cannot be registered again: error {status}"
+                    )
+                })?;
+            }
             Some((ToProgram::RegionsEnd, _)) => {
                 return match missing.first() {
                     None => Ok(()),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fermata_abi::op::{Address, ContextId, HOST_BASE, HOST_END, HostKind, Op};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
 };
 use fermata_wire::FromProgram;
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use crate::link;
 use crate::object::context::Context;
 use crate::object::mirror::{Block, Kind, Mirror};
+use crate::object::shared_mapping::{self, Memory, Part};
 use crate::result::Result;
 
 const PAGE: u64 = 4096;
@@ -94,14 +95,16 @@ fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
     done
 }
 
-/// Every region that is shared with the worker at this moment.
+/// Every region that the worker holds for the session at this moment: what the program shares with other processes is its own.
 pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     let mut blocks = memory.host_blocks();
     blocks.extend(LEAVING.lock().iter().cloned());
+    blocks.retain(|it| it.kind != Kind::Host(HostKind::Shared));
     blocks
 }
 
-/// Turns whole pages of ordinary memory into a shared region at their own address.
+/// Turns whole pages of ordinary memory into a shared region at their own address. Memory that other processes may share stays
+/// what it is, and the worker maps the same file.
 ///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
@@ -120,6 +123,13 @@ pub unsafe fn register(
     let mapped = end.next_multiple_of(PAGE) - start;
     if memory.overlaps(start, mapped) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    match shared_mapping::at(start, mapped) {
+        Memory::Private => {}
+        Memory::Shared(part) => {
+            return register_shared(memory, context, (start, mapped), flags, &part);
+        }
+        Memory::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
     let file = memory_file(mapped)?;
     // SAFETY: the pages around the caller's bytes exist, for a page is mapped whole or not at all.
@@ -155,13 +165,57 @@ pub unsafe fn register(
     Ok(())
 }
 
+fn register_shared(
+    memory: &Mirror,
+    context: &Context,
+    (start, mapped): (Address, u64),
+    flags: u32,
+    part: &Part,
+) -> Result {
+    let kind = HostKind::Shared;
+    send_shared(start, mapped, part)?;
+    ask_to_map(context, start, mapped, kind, flags)?;
+    let block = Block::new(start, mapped, Kind::Host(kind), context);
+    memory.insert(Block {
+        mapped,
+        flags,
+        ..block
+    });
+    Ok(())
+}
+
+fn send_shared(address: Address, size: u64, part: &Part) -> Result {
+    let region = FromProgram::Shared {
+        address,
+        size,
+        offset: part.offset,
+    };
+    link::side()?
+        .send_region(&region, part.file.as_fd())
+        .map_err(|error| link::lost(&error))
+}
+
+/// Sends the file behind a region that the program shares with other processes, which a new worker lacks.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`: it is no such memory any more.
+pub fn send_again(address: Address, size: u64) -> Result {
+    match shared_mapping::at(address, size) {
+        Memory::Shared(part) => send_shared(address, size, &part),
+        Memory::Private | Memory::Unknown => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
 /// Turns a registered region back into ordinary memory.
 pub fn unregister(memory: &Mirror, address: Address) -> Result {
-    let registered = |block: &Block| block.kind == Kind::Host(HostKind::Registered);
+    let kinds = [HostKind::Registered, HostKind::Shared].map(Kind::Host);
     let block = memory
-        .remove(address & !(PAGE - 1), registered)
+        .remove(address & !(PAGE - 1), |block| kinds.contains(&block.kind))
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    make_ordinary(block)
+    match block.kind {
+        Kind::Host(HostKind::Shared) => give_up(block, |_| ()),
+        _ => make_ordinary(block),
+    }
 }
 
 /// Ends the sharing of a region whose content and place the program keeps; the mirror has forgotten it.
@@ -175,7 +229,7 @@ pub fn forget(memory: &Mirror, context: ContextId) {
     for block in blocks.iter().filter(|block| block.context == context) {
         // What the worker cannot let go of now goes with the session.
         let _ = match block.kind {
-            Kind::Host(HostKind::Registered) => unregister(memory, block.start),
+            Kind::Host(HostKind::Registered | HostKind::Shared) => unregister(memory, block.start),
             Kind::Host(kind) => free(memory, block.start, kind),
             _ => Ok(()),
         };
@@ -262,6 +316,17 @@ fn announce(
     link::side()?
         .send_region(&region, file)
         .map_err(|error| link::lost(&error))?;
+    ask_to_map(context, address, size, kind, flags)
+}
+
+/// Has the worker map what was sent.
+fn ask_to_map(
+    context: &Context,
+    address: Address,
+    size: u64,
+    kind: HostKind,
+    flags: u32,
+) -> Result {
     let op = Op::HostMap {
         address,
         size,

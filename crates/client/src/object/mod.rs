@@ -21,5 +21,6 @@ pub mod recent_functions;
 pub mod reference;
 pub mod session;
 pub mod shared;
+pub mod shared_mapping;
 pub mod stream;
 pub mod texture;

@@ -183,6 +183,13 @@ pub const SETTINGS: &[Setting] = &[
         "10",
     ),
     setting(
+        "FERMATA_DEVICE_WAIT",
+        Daemon,
+        Count(86_400),
+        "seconds that a checkpoint or a pause waits, while the program runs, for kernels to end that take long or wait for others",
+        "300",
+    ),
+    setting(
         "FERMATA_HOST_AHEAD",
         Daemon,
         Count(1),

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata_control::settings;
 use fermata_control::user::{WAITING, Waited};
 use fermata_control::worker::{
     FailureKind, FromWorker, Hold, Holding, Meeting, StreamWork, ToWorker,
@@ -32,8 +33,9 @@ use crate::worker::{STEP_TIME, Worker, unexpected};
 const SOON: Duration = Duration::from_millis(20);
 /// How long they are held at most: many streams may come to their ends one after the other.
 const HELD: Duration = Duration::from_millis(200);
-/// How long what the devices are at may take: the program is not stopped meanwhile.
-const LONGEST: Duration = Duration::from_secs(300);
+/// How long what the devices are at may take, unless [`LONGEST_SETTING`] says it: the program is not stopped meanwhile.
+const LONGEST: u64 = 300;
+const LONGEST_SETTING: &str = "FERMATA_DEVICE_WAIT";
 /// Between two looks: while all streams are held or go on by steps, and while they go on freely.
 const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
 /// How often it is said what is waited for.
@@ -100,7 +102,7 @@ impl Halt<'_> {
     /// Holds all streams of all processes and waits until the devices are idle.
     ///
     /// # Errors
-    /// `NotCheckpointable` after [`LONGEST`], naming what the devices are at; a worker does not answer. Nothing is held
+    /// `NotCheckpointable` after [`longest`], naming what the devices are at; a worker does not answer. Nothing is held
     /// then.
     pub(super) fn settle(
         &self,
@@ -126,6 +128,7 @@ impl Halt<'_> {
         report: &mut Report<'_>,
     ) -> Result<Settled> {
         let workers = workers_of(served);
+        let longest = longest()?;
         let begun = Instant::now();
         let mut said: Option<Instant> = None;
         let mut waited: Option<Work> = None;
@@ -148,13 +151,13 @@ impl Halt<'_> {
             let mut looked = Instant::now();
             while let Some(work) = still_at(&long, &busy(&workers, how)?) {
                 let so_far = begun.elapsed();
-                if so_far >= LONGEST {
+                if so_far >= longest {
                     return Err(too_long(&work, served, so_far));
                 }
                 if said.is_none_or(|it| it.elapsed() >= SAYING) {
                     said = Some(Instant::now());
                     let phase = format!("{WAITING} for {}", work.in_words(served));
-                    report(&phase, so_far.as_secs(), LONGEST.as_secs());
+                    report(&phase, so_far.as_secs(), longest.as_secs());
                 }
                 workers[work.worker].pause(match how {
                     Hold::Step(_) => TURNS[0],
@@ -166,12 +169,19 @@ impl Halt<'_> {
                     meanwhile();
                 }
             }
-            if begun.elapsed() >= LONGEST {
+            if begun.elapsed() >= longest {
                 let message = "the program cannot be stopped now: its devices do not come to an end of their work";
                 return Err(fail(FailureKind::NotCheckpointable, message).hint("try again later"));
             }
         }
     }
+}
+
+/// How long what the devices are at may take.
+fn longest() -> Result<Duration> {
+    let asked = settings::number(LONGEST_SETTING);
+    let asked = asked.map_err(|it| fail(FailureKind::User, it.to_string()))?;
+    Ok(Duration::from_secs(asked.unwrap_or(LONGEST)))
 }
 
 /// Whether all devices come to have nothing to do soon, once no stream gets anything.
@@ -221,6 +231,7 @@ fn too_long(work: &Work, served: &[Served], so_far: Duration) -> Failure {
         }
         false => "try again when it has ended",
     };
+    let hint = format!("{hint}; `{LONGEST_SETTING}` says how long is waited");
     fail(FailureKind::NotCheckpointable, message).hint(hint)
 }
 

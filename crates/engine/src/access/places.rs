@@ -1,6 +1,6 @@
 //! Which memory of a session contains an address.
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, HostKind};
 use fermata_state::Session;
 
 use super::{Range, Target};
@@ -93,5 +93,7 @@ fn mapping(session: &Session, address: Address) -> Option<Range> {
 
 fn host_region(session: &Session, address: Address) -> Option<Range> {
     let (start, it) = session.host_regions.at_or_below(address)?;
-    within(start, it.size, address)
+    // What other processes may write as well is no data of the session.
+    let own = it.kind != HostKind::Shared;
+    within(start, it.size, address).filter(|_| own)
 }

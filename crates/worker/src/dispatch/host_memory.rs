@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, ContextId, HostKind};
+use fermata_abi::op::{Address, ContextId, HostKind, ToProgram};
 use fermata_abi::sys::driver as cu;
 use fermata_device::HostMapping;
+use fermata_engine::Site;
 use fermata_state::HostRegion;
-use fermata_wire::{FromProgram, Ticket};
+use fermata_wire::{FromProgram, Ticket, WireError};
 
 use super::{DONE, Step};
 use crate::errors::OpError;
-use crate::server::Server;
+use crate::server::{Arrived, Server};
 use crate::waiting::Then;
 
 /// The descriptor is sent before the operation, so it is there already or never will be.
@@ -28,33 +29,9 @@ impl Server {
         context: ContextId,
     ) -> Step {
         self.receive_descriptor(|it| it.arrived.contains_key(&address))?;
-        let (fd, sent) = self
-            .arrived
-            .remove(&address)
-            .ok_or_else(|| OpError::invalid("the descriptor is missing"))?;
-        let fd = fd.ok_or_else(|| {
-            let text = "the worker may open no more files: raise `ulimit -Hn`";
-            OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
-        })?;
-        if sent < size {
-            return Err(OpError::invalid(format!(
-                "host memory of {sent} bytes cannot be mapped with {size}"
-            )));
-        }
-        let live = &mut self.site.live;
-        live.enter(context)?;
-        let unmappable = |error: std::io::Error| {
-            OpError::new(
-                cu::CUDA_ERROR_OUT_OF_MEMORY,
-                format!("host memory {address:#x} cannot be mapped: {error}"),
-            )
-        };
-        let mut mapping = HostMapping::map(fd, address, size).map_err(unmappable)?;
-        if let Err(error) = mapping.register(&live.driver) {
-            mapping.unregister(&live.driver)?;
-            return Err(error.into());
-        }
-        let session = &mut self.site.session;
+        self.site.live.enter(context)?;
+        let mapping = self.map_arrived(address, size)?;
+        let Site { session, live, .. } = &mut self.site;
         let buffer = session.number_buffer();
         session.host_regions.insert(
             address,
@@ -70,6 +47,71 @@ impl Server {
         DONE
     }
 
+    /// Maps and registers what the program has sent for `address`.
+    fn map_arrived(&mut self, address: Address, size: u64) -> Result<HostMapping, OpError> {
+        let missing = || OpError::invalid("the descriptor is missing");
+        let sent = self.arrived.remove(&address).ok_or_else(missing)?;
+        let fd = sent.fd.ok_or_else(|| {
+            let text = "the worker may open no more files: raise `ulimit -Hn`";
+            OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
+        })?;
+        if sent.size < size {
+            return Err(OpError::invalid(format!(
+                "host memory of {} bytes cannot be mapped with {size}",
+                sent.size
+            )));
+        }
+        let unmappable = |error: std::io::Error| {
+            OpError::new(
+                cu::CUDA_ERROR_OUT_OF_MEMORY,
+                format!("host memory {address:#x} cannot be mapped: {error}"),
+            )
+        };
+        let driver = &self.site.live.driver;
+        let mut mapping =
+            HostMapping::map_part(fd, sent.offset, address, size).map_err(unmappable)?;
+        if let Err(error) = mapping.register(driver) {
+            mapping.unregister(driver)?;
+            return Err(error.into());
+        }
+        Ok(mapping)
+    }
+
+    /// Has the program send the files of regions that it shares with other processes and this worker has not mapped: it serves
+    /// the program for the first time.
+    pub(crate) fn ask_for_shared(&mut self) -> Result<(), WireError> {
+        let Site { session, live, .. } = &self.site;
+        let shared = session.host_regions.iter();
+        let shared = shared.filter(|(_, it)| it.kind == HostKind::Shared);
+        let absent = shared.filter(|(address, _)| !live.hosts.contains_key(address));
+        let absent: Vec<_> = absent.map(|(address, it)| (address, it.size)).collect();
+        for (address, size) in absent {
+            self.side
+                .send_to_program(&ToProgram::Missing { address, size }, None)?;
+            self.absent.push(address);
+        }
+        Ok(())
+    }
+
+    /// Maps them, before anything that the program has issued is performed. What cannot be mapped is told with the next answer; a
+    /// kernel that uses it fails.
+    pub(crate) fn map_shared(&mut self) {
+        for address in std::mem::take(&mut self.absent) {
+            if let Err(error) = self.map_absent(address) {
+                self.note(None, &error);
+            }
+        }
+    }
+
+    fn map_absent(&mut self, address: Address) -> Result<(), OpError> {
+        self.receive_descriptor(|it| it.arrived.contains_key(&address))?;
+        let size = self.site.session.host_regions.get(address)?.size;
+        self.site.live.enter_any()?;
+        let mapping = self.map_arrived(address, size)?;
+        self.site.live.hosts.insert(address, mapping);
+        Ok(())
+    }
+
     /// Takes descriptors from the side socket until the wanted one is there.
     pub(super) fn receive_descriptor(
         &mut self,
@@ -81,7 +123,18 @@ impl Server {
             // Where this process may open no more files, the kernel drops the descriptor of a packet.
             match self.side.receive_from_program(left)? {
                 Some((FromProgram::Region { address, size }, fd)) => {
-                    self.arrived.insert(address, (fd, size));
+                    let offset = 0;
+                    self.arrived.insert(address, Arrived { fd, size, offset });
+                }
+                Some((
+                    FromProgram::Shared {
+                        address,
+                        size,
+                        offset,
+                    },
+                    fd,
+                )) => {
+                    self.arrived.insert(address, Arrived { fd, size, offset });
                 }
                 Some((FromProgram::File { file }, fd)) => {
                     if self.files.len() >= UNUSED_FILES {

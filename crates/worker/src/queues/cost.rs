@@ -39,6 +39,13 @@ pub(crate) enum What {
     Other,
 }
 
+impl What {
+    /// Whether it keeps the device or the host at work: all but waits and records.
+    pub fn works(self) -> bool {
+        !matches!(self, Self::Wait | Self::Other)
+    }
+}
+
 /// A piece of work: what it does, and the power of two of its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Work {

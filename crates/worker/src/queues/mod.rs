@@ -130,7 +130,7 @@ impl<E> Count<E> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Busy {
     pub stream: StreamRef,
-    /// What takes longest of the oldest stretch.
+    /// What takes longest of the oldest stretch: a wait only where nothing else is in it.
     pub what: What,
     /// All that is in it.
     pub all: Vec<What>,
@@ -294,7 +294,7 @@ impl<E: Copy> Queues<E> {
         let longest = work
             .pieces
             .iter()
-            .max_by_key(|(work, _)| self.costs.of(*work));
+            .max_by_key(|(work, _)| (work.what.works(), self.costs.of(*work)));
         let what = longest.map_or(What::Other, |(work, _)| work.what);
         let all = work.pieces.iter().map(|(work, _)| work.what).collect();
         Some(Busy {

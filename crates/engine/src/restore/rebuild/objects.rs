@@ -1,6 +1,6 @@
 //! Making a session's objects again: each kind after those it refers to.
 
-use fermata_abi::op::ContextId;
+use fermata_abi::op::{ContextId, HostKind};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
@@ -293,6 +293,10 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
 
 fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (address, region) in session.host_regions.iter() {
+        // The program brings it.
+        if region.kind == HostKind::Shared {
+            continue;
+        }
         let size = region.size;
         let mut mapping =
             HostMapping::create(address, size).map_err(|source| EngineError::HostRegion {

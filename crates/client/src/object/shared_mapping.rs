@@ -1,0 +1,191 @@
+//! Memory of the program that other processes may share: which ranges of addresses are such, and the file behind them.
+//!
+//! ```text
+//!   start-end        perms offset   device inode  path                    of /proc/self/maps
+//!   7f12…000-7f12…   rw-s  00000000 00:01  4711   /dev/shm/ring (deleted)
+//! ```
+//! A file without a name (memory of `MAP_ANONYMOUS`, a removed one) is opened by the range it is mapped at, which the kernel
+//! allows to privileged processes; one with a name by that, too.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt as _;
+
+use fermata_abi::op::Address;
+
+/// Part of a file that is mapped.
+#[derive(Debug)]
+pub struct Part {
+    /// The file.
+    pub file: File,
+    /// Where the range begins in it, in bytes.
+    pub offset: u64,
+}
+
+/// What a range of the program's addresses is.
+#[derive(Debug)]
+pub enum Memory {
+    /// Nobody else's.
+    Private,
+    /// A part of a file that is mapped as shared.
+    Shared(Part),
+    /// Neither; or the file cannot be opened.
+    Unknown,
+}
+
+/// A line of the kernel's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Line<'t> {
+    start: Address,
+    end: Address,
+    shared: bool,
+    offset: u64,
+    inode: u64,
+    path: &'t str,
+}
+
+/// What the `size` bytes at `start` are, whole pages that are mapped.
+pub fn at(start: Address, size: u64) -> Memory {
+    // What cannot be read says nothing of a mapping that another process shares.
+    let Ok(table) = fs::read("/proc/self/maps") else {
+        return Memory::Private;
+    };
+    let table = String::from_utf8_lossy(&table);
+    let end = start.saturating_add(size);
+    let lines = table.lines().filter_map(line);
+    let within: Vec<_> = lines
+        .filter(|it| it.start < end && start < it.end)
+        .collect();
+    let Some(first) = within.first().filter(|_| within.iter().any(|it| it.shared)) else {
+        return Memory::Private;
+    };
+    // One file, in one piece.
+    let follows = |pair: &[Line<'_>]| {
+        let [one, next] = pair else { return false };
+        one.end == next.start
+            && (one.shared, one.inode) == (next.shared, next.inode)
+            && one.offset + (one.end - one.start) == next.offset
+    };
+    let covered = first.start <= start && within.last().is_some_and(|it| end <= it.end);
+    if !covered || !within.windows(2).all(follows) {
+        return Memory::Unknown;
+    }
+    match open(first) {
+        Some(file) => Memory::Shared(Part {
+            file,
+            offset: first.offset + (start - first.start),
+        }),
+        None => Memory::Unknown,
+    }
+}
+
+fn open(line: &Line<'_>) -> Option<File> {
+    let by_range = format!("/proc/self/map_files/{:x}-{:x}", line.start, line.end);
+    let open = |path: &str| OpenOptions::new().read(true).write(true).open(path);
+    let file = open(&by_range).or_else(|_| open(line.path)).ok()?;
+    // A name may be another file's by now.
+    (file.metadata().ok()?.ino() == line.inode).then_some(file)
+}
+
+fn line(text: &str) -> Option<Line<'_>> {
+    let mut rest = text;
+    let mut next = || {
+        let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = after.trim_start();
+        field
+    };
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = next().split_once('-')?;
+    let shared = next().as_bytes().get(3) == Some(&b's');
+    let offset = number(next())?;
+    let _device = next();
+    let inode = next().parse().ok()?;
+    Some(Line {
+        start: number(start)?,
+        end: number(end)?,
+        shared,
+        offset,
+        inode,
+        path: rest,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    #[test]
+    fn a_line_of_the_table_is_read() {
+        let text = "7f0012340000-7f0012350000 rw-s 00003000 00:19 4711                       /dev/shm/a b (deleted)";
+        let expected = Line {
+            start: 0x7f00_1234_0000,
+            end: 0x7f00_1235_0000,
+            shared: true,
+            offset: 0x3000,
+            inode: 4711,
+            path: "/dev/shm/a b (deleted)",
+        };
+        assert_eq!(line(text), Some(expected));
+        let private = line("7f00-7f10 r-xp 00000000 00:00 0").expect("a line");
+        assert!(!private.shared && private.path.is_empty());
+        assert_eq!(line("nothing"), None);
+    }
+
+    #[test]
+    fn shared_memory_is_told_from_the_programs_own_and_its_file_is_found() {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: fresh mappings at addresses of the kernel's choice.
+        let (own, shared) = unsafe {
+            (
+                mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, both, MapFlags::PRIVATE),
+                mmap_anonymous(std::ptr::null_mut(), 4 * PAGE, both, MapFlags::SHARED),
+            )
+        };
+        let (own, shared) = (own.expect("mapped"), shared.expect("mapped"));
+        let address = |it: *mut std::ffi::c_void| it.addr() as Address;
+        assert!(matches!(at(address(own), PAGE as u64), Memory::Private));
+        // SAFETY: the page is mapped, writable and nobody else's.
+        unsafe { shared.cast::<u8>().add(2 * PAGE).write(7) };
+        let Memory::Shared(Part { mut file, offset }) =
+            at(address(shared) + PAGE as u64, 2 * PAGE as u64)
+        else {
+            panic!("it is shared");
+        };
+        assert_eq!(offset, PAGE as u64);
+        let mut byte = [0];
+        file.seek(SeekFrom::Start(offset + PAGE as u64))
+            .expect("a place");
+        file.read_exact(&mut byte).expect("read");
+        assert_eq!(byte, [7]);
+        // Another file behind the first page: no one file lies there.
+        let other =
+            rustix::fs::memfd_create(c"other", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&other, PAGE as u64).expect("bytes");
+        // SAFETY: it replaces a page of the test's own mapping.
+        unsafe {
+            mmap(
+                shared.byte_add(PAGE),
+                PAGE,
+                both,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &other,
+                0,
+            )
+            .expect("mapped");
+        }
+        assert!(matches!(
+            at(address(shared), 2 * PAGE as u64),
+            Memory::Unknown
+        ));
+        // SAFETY: both mappings are the test's own.
+        unsafe {
+            munmap(own, 2 * PAGE).expect("unmapped");
+            munmap(shared, 4 * PAGE).expect("unmapped");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Ranks whose kernels wait for each other: a checkpoint finds a moment at which all of them stand still, an image holds the
+//! ranks at one moment, and a rank that does not come is named.
+
+use anyhow::{Result, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::scene::Scene;
+
+/// Three ranks, the kernels of which have names as NCCL's.
+const NAMED: &[&str] = &["--size", "512", "--steps", "120", "--ranks", "3"];
+/// Two, the kernels of which tell nothing by their names.
+const PLAIN: &[&str] = &["--size", "512", "--steps", "120", "--plain", "1"];
+/// The step at which the first rank stands still, and the other waits for it on its device.
+const HELD: u64 = 20;
+
+fn comes_back(options: &[&str], mode: Mode) -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("allreduce")?;
+    // It must not end before the checkpoint.
+    let last = options[3].parse()?;
+    fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
+    scene.wait_steps("one", 3)?;
+    fermata.checkpoint("one", "image", mode)?;
+    fermata.kill("one")?;
+    scene.let_go()?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    scene.check_ends_as("again", &scene.straight("allreduce", options)?)?;
+    scene.close()
+}
+
+#[test]
+fn ranks_in_collectives_come_back_from_an_image_of_stop() -> Result<()> {
+    comes_back(NAMED, Mode::Stop)
+}
+
+#[test]
+fn ranks_in_collectives_come_back_from_an_image_of_cow() -> Result<()> {
+    comes_back(NAMED, Mode::Cow)
+}
+
+#[test]
+fn ranks_whose_kernels_wait_for_each_other_unnoticed_come_back() -> Result<()> {
+    comes_back(PLAIN, Mode::Cow)
+}
+
+#[test]
+fn a_rank_that_does_not_enter_is_waited_for_so_long_and_its_peers_are_named() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let limit = [("FERMATA_DEVICE_WAIT", "2")];
+    fermata.call_with(&["ps"], &limit)?.success("fermata ps")?;
+    let program = scene.tree().program("allreduce")?;
+    fermata.run_with(&scene.hold(HELD)?, "one", Device::Soft, &program, NAMED)?;
+    scene.wait_steps("one", HELD as usize)?;
+    let path = fermata.image("image");
+    let path = path.to_str().unwrap_or_default();
+    let refused = fermata.call(&["checkpoint", "one", "-o", path])?;
+    ensure!(
+        refused.status == 14,
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    for word in [
+        "ncclLikeReduce",
+        "process",
+        "every rank",
+        "FERMATA_DEVICE_WAIT",
+    ] {
+        let said = &refused.stderr;
+        ensure!(said.contains(word), "`{word}` is missing in: {said}");
+    }
+    ensure!(!fermata.image("image").exists(), "there is an image");
+    scene.let_go()?;
+    scene.check_ends_as("one", &scene.straight("allreduce", NAMED)?)?;
+    scene.close()
+}

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{DEVICE_BASE, DEVICE_END};
 use fermata_abi::sys::driver as cu;
 
-use crate::kept::Kept;
 use crate::layout::{
     LARGE, Layout, LayoutError, MAX_DEVICES, PAGE, Reservations, device_of, footprint,
 };
+use crate::reusable_pages::ReusablePages;
 use crate::{Driver, DriverError, MemoryError, PhysicalHandle};
 
 struct Backing {
@@ -26,7 +26,7 @@ pub struct AddressSpace {
     reservations: Reservations,
     backing: BTreeMap<u64, Backing>,
     /// For each device, pages of freed allocations that are still mapped, and so in `backing`.
-    kept: Vec<Kept>,
+    kept: Vec<ReusablePages>,
     /// For each device, the others that may reach its memory.
     peers: Vec<BTreeSet<u32>>,
 }
@@ -74,7 +74,7 @@ impl AddressSpace {
             layouts: (0..devices).map(Layout::new).collect(),
             reservations: Reservations::default(),
             backing: BTreeMap::new(),
-            kept: (0..devices).map(|_| Kept::default()).collect(),
+            kept: (0..devices).map(|_| ReusablePages::default()).collect(),
             peers: vec![BTreeSet::new(); devices as usize],
         })
     }
@@ -271,7 +271,7 @@ impl AddressSpace {
     pub fn vacate(&mut self, driver: &Driver) -> Result<(), DriverError> {
         let mut outcome = Ok(());
         for kept in &mut self.kept {
-            *kept = Kept::default();
+            *kept = ReusablePages::default();
         }
         for (at, backing) in std::mem::take(&mut self.backing) {
             let unmapped = driver.unmap(at, backing.len);
@@ -283,7 +283,9 @@ impl AddressSpace {
 
     /// Bytes kept for later on `device`: free memory from the program's point of view.
     pub fn cached(&self, device: u32) -> u64 {
-        self.kept.get(device as usize).map_or(0, Kept::bytes)
+        self.kept
+            .get(device as usize)
+            .map_or(0, ReusablePages::bytes)
     }
 
     /// Frees an allocation, which no work may use any more. The answer is its size.

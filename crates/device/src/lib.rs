@@ -12,7 +12,7 @@
 
 mod address_space;
 mod arrays;
-mod beside;
+mod background;
 mod block;
 mod capability;
 mod context;
@@ -25,7 +25,6 @@ mod graph;
 mod handles;
 pub mod hash;
 mod host;
-mod kept;
 mod launch;
 pub mod layout;
 mod linker;
@@ -38,6 +37,7 @@ mod processes;
 mod ranges;
 mod references;
 mod resident;
+mod reusable_pages;
 mod stream;
 mod tensor;
 mod textures;
@@ -47,7 +47,7 @@ mod words;
 
 pub use address_space::AddressSpace;
 pub use arrays::ArrayShape;
-pub use beside::stand_back;
+pub use background::stand_back;
 pub use block::DeviceBlock;
 pub use copy::{CopyBox, CopySide, Endpoint};
 pub use devices::DeviceFacts;

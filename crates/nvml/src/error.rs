@@ -1,4 +1,4 @@
-//! Why NVML says nothing.
+//! Errors of NVML: the library cannot be loaded, or a call fails.
 
 use std::path::PathBuf;
 

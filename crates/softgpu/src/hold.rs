@@ -1,5 +1,5 @@
-//! Work that a test holds up, so that what it wants to see under way is under way for as long as it likes,
-//! however fast or busy the machine is.
+//! Lets a test hold copies or kernels, so that they are under way for as long as the test needs, however fast or busy the
+//! machine is.
 //!
 //! The setting `HOLD` names a folder. While a file with the name of a kind of work is there, as much of that kind
 //! may begin as the file says, in bytes; what is more waits until the file says more or is gone.

@@ -1,4 +1,4 @@
-//! Options of just-in-time compilation: of interest are only the buffers for messages.
+//! Options of just-in-time compilation. Only the buffers for messages have an effect.
 
 use std::ffi::c_void;
 

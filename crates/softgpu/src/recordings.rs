@@ -1,4 +1,4 @@
-//! How far an event is that several processes record: numbers in memory that they share.
+//! The progress of an event that several processes record: counters in memory that these processes share.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |

@@ -14,15 +14,15 @@
 mod buffers;
 mod error;
 mod image;
-mod kept;
+mod load_order;
 mod memory;
 mod objects;
-mod order;
 pub mod records;
 mod session;
 mod sharing;
 mod table;
 mod tensors;
+mod unloaded_module;
 mod validate;
 
 pub use buffers::{Buffer, BufferOwner};
@@ -30,14 +30,14 @@ pub use error::StateError;
 pub use image::{
     IMAGE_BUFFERS, IMAGE_PADDING, ImageBytes, ImageFacts, LONGEST_IMAGE, STORED_FROM, StoredImage,
 };
-pub use kept::KeptModule;
+pub use load_order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
     Array, Context, Device, Event, Executable, Function, ImageId, MipmappedArray, Module, Places,
     ReferenceKey, Stream, TextureKey, Variable,
 };
-pub use order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use session::{Deferred, Queued, Removed, Session};
 pub use sharing::{Fetched, Shared, Sharing};
 pub use table::{Kind, Table};
 pub use tensors::{KNOWN_TENSORS, TensorMaps};
+pub use unloaded_module::KeptModule;

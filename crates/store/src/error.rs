@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{ChunkId, Left};
+use crate::{ChunkId, FreeSpace};
 
 /// Result of the store's operations.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -21,7 +21,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// The file system is full, or somebody's share of it. What was stored before is intact.
-    #[error("no space left to {op} `{path}`: {}", Left::text(.left, *.needed))]
+    #[error("no space left to {op} `{path}`: {}", FreeSpace::text(.left, *.needed))]
     Full {
         /// What was tried.
         op: &'static str,
@@ -30,7 +30,7 @@ pub enum StoreError {
         /// Bytes that were to be written and did not fit; 0 for what has no size, as a folder.
         needed: u64,
         /// What its file system had left when it was asked afterwards, if it could be.
-        left: Option<Left>,
+        left: Option<FreeSpace>,
     },
     /// Somebody else uses the store in a way that excludes this operation.
     #[error("`{path}` is in use: {by}")]
@@ -156,7 +156,7 @@ impl StoreError {
             op,
             path: path.into(),
             needed,
-            left: Left::of(path),
+            left: FreeSpace::of(path),
         }
     }
 

@@ -53,7 +53,7 @@ pub struct GcReport {
     /// Bytes of unused chunks that stay in packs that are mostly used.
     pub unused_bytes: u64,
     /// Images that were not where they were written.
-    #[serde(serialize_with = "crate::shown::paths")]
+    #[serde(serialize_with = "crate::display_path::paths")]
     pub forgotten: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Standing still at exactly one moment of a checkpoint or restore: for tests, and only with their variable.
+//! Failpoints: a test stops a process at one named moment of a checkpoint or restore. Without the test's variable they do nothing.
 //!
 //! `FERMATA_TEST_MOMENTS` names a folder. A thread that comes to a moment while that folder holds a file of the moment's
 //! name makes `NAME.reached` there, with the number of its process, and waits until the file or the folder is gone. Without

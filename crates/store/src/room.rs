@@ -1,7 +1,7 @@
-//! Whether a store has room for what is about to be written.
+//! Whether a file system has space for the chunks that a writer is about to write.
 
 use crate::direct::blocks;
-use crate::left::Left;
+use crate::free_space::FreeSpace;
 use crate::{Result, Store, StoreError};
 
 impl Store {
@@ -12,7 +12,7 @@ impl Store {
     /// `Full`; `op` is what the chunks are written for.
     pub fn check_room(&self, op: &'static str, lengths: impl Iterator<Item = u64>) -> Result<()> {
         let needed: u64 = lengths.map(blocks).sum();
-        match Left::of(self.dir()) {
+        match FreeSpace::of(self.dir()) {
             Some(left) if left.bytes.saturating_add(self.ready_bytes()) < needed => {
                 Err(StoreError::full(op, self.dir(), needed))
             }
@@ -33,7 +33,7 @@ mod tests {
             needed,
             left,
         };
-        let left = |bytes, files| Some(Left { bytes, files });
+        let left = |bytes, files| Some(FreeSpace { bytes, files });
         assert_eq!(
             error(0, left(10, Some(5))).to_string(),
             "no space left to make folder `/a/b`: its file system has 10 bytes left"
@@ -49,9 +49,9 @@ mod tests {
     #[test]
     fn room_is_asked_for_where_a_folder_will_be() {
         let dir = tempfile::tempdir().unwrap();
-        let here = Left::of(dir.path()).unwrap();
+        let here = FreeSpace::of(dir.path()).unwrap();
         assert!(here.bytes > 0);
-        assert!(Left::of(&dir.path().join("not/yet")).is_some());
+        assert!(FreeSpace::of(&dir.path().join("not/yet")).is_some());
         let store = Store::open(dir.path(), true).unwrap();
         store.check_room("store it", [1, 5000].into_iter()).unwrap();
         let error = store

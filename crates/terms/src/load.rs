@@ -1,4 +1,4 @@
-//! When the data of an image is there.
+//! The pace of a load: whether a program waits for the data of its image, or runs before the data has been read.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Who pays for the barrier between a producer's message and its look at the doorbell.
+//! The memory barrier between a producer's message and its read of the doorbell, paid by the consumer where the kernel can.
 //!
 //! The protocol of `protocol.rs` has a fence on either side. The producer's would be paid with every
 //! message, the consumer's only before a sleep; so where the kernel can (`membarrier`), the consumer

@@ -1,4 +1,4 @@
-//! When a wait that comes again and again is likely to end: the program's steps are alike.
+//! Predicts when a wait that recurs in every step of a program ends, from how long the last ones took.
 //!
 //! Falling asleep and being woken takes tens of microseconds, on a virtual machine more, and the program pays
 //! them in every step. CUDA's own waits spin from beginning to end (`cudaDeviceScheduleAuto`); here a wait is

@@ -1,5 +1,5 @@
-//! Who keeps whose copy: the ranks in a ring in which neighbours are on different hosts, as far as the
-//! hosts allow.
+//! Orders the ranks in a ring, in which each keeps a copy of the one before it, and neighbours are on different hosts as far as
+//! the hosts allow.
 //!
 //! ```text
 //!  host a: 0 1   host b: 2 3        0 ─► 2 ─► 1 ─► 3 ─► 0      each keeps a copy of the one before it

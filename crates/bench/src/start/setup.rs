@@ -1,4 +1,4 @@
-//! With what one model is measured.
+//! What one model is measured with: settings, daemon and folders.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Waiting for device memory that there is none of: the daemon pauses sessions of lower priority, one at a time, and the call is
-//! tried again after each.
+//! Retries an allocation that failed for lack of device memory: the daemon pauses sessions of lower priority, one at a time, and
+//! the call is repeated after each.
 //!
 //! The daemon is asked by a datagram, so that nothing connects the program with it: a thread that waits counts as outside of our
 //! functions, and a stop parks it where it is. If no room can be made the program gets the driver's error, as without this.

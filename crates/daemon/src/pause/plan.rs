@@ -6,7 +6,7 @@ use std::path::Path;
 use fermata_control::user::{PausedData, Text};
 use fermata_control::worker::{FailureKind, Totals};
 use fermata_store::image::unix_now;
-use fermata_store::{Left, is_memory};
+use fermata_store::{FreeSpace, is_memory};
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
@@ -70,7 +70,7 @@ impl Entry {
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
         let ready = if folder.starts_with(&store) { ready } else { 0 };
         let needed = (bytes + MARGIN).saturating_sub(ready);
-        let mut free = Left::of(folder).map_or(u64::MAX, |it| it.bytes);
+        let mut free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
         if self.data.in_memory {
             free = free.min(available_memory().unwrap_or(u64::MAX));
         }

@@ -1,4 +1,4 @@
-//! Ending workers of the pool beside everything else: a driver takes its time.
+//! Ends workers of the pool on threads of their own, because a driver needs seconds to release its contexts.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Which memory is one: that of a machine's GPUs, or that of the software GPUs that sessions share. What sessions have of it.
+//! The device memory that sessions compete for: of the machine's GPUs, or of software GPUs that share an account; and what
+//! each session has of it.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is known of sessions that have yielded their memory to others, and who may change that at a moment.
+//! Sessions that were paused for others of higher priority, and the lock that lets one thread at a time pause or resume them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What descriptions come to: one product of `kernels/blas.cu`.
+//! Turns the descriptions of a cuBLASLt call into one product of `kernels/blas.cu`.
 
 use crate::kernels::{self, Steps};
 use crate::lt::objects::{Description, Layout};

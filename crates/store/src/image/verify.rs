@@ -28,7 +28,7 @@ pub struct DamagedBuffer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The file or pack.
-    #[serde(serialize_with = "crate::shown::path")]
+    #[serde(serialize_with = "crate::display_path::path")]
     pub file: PathBuf,
     /// The chunk, if it is one.
     pub chunk: Option<ChunkId>,

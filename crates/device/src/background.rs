@@ -1,4 +1,4 @@
-//! Threads that work beside a program and must not take a core that somebody else could use.
+//! Background threads: they run only on cores that nothing else needs.
 
 /// Makes the calling thread run only where no other thread wants to (`SCHED_IDLE`, sched(7)), and give way at
 /// once. There is no way back without privileges. False if the system does not let it.

@@ -1,5 +1,5 @@
-//! The order in which modules were loaded. It decides where a driver puts their variables, so what is unloaded
-//! leaves its place in it filled for as long as there is room.
+//! The order in which modules were loaded. It decides where a driver puts their variables, so an unloaded module stays in
+//! the driver, and keeps its place in the order, while the limits for such modules permit.
 //!
 //! ```text
 //!  load A, B, C    unload B      unload C      load C again    a restore loads

@@ -1,6 +1,6 @@
-//! Pages that stay mapped after their allocation has been freed, for the next one of their size. Pure.
+//! Pages that stay mapped after their allocation has been freed, so that the next allocation of that size reuses them. Pure.
 //!
-//! Mapping pages costs a hundred times what else there is to an allocation. The addresses count as free;
+//! Mapping pages costs a hundred times as much as the rest of an allocation. The addresses count as free;
 //! code that takes them for something else must first unmap what is kept there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ const MOST_RANGES: usize = 128;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ReusablePages {
     /// Length and age, by start.
     ranges: BTreeMap<u64, (u64, u64)>,
     by_len: BTreeSet<(u64, u64)>,
@@ -21,7 +21,7 @@ pub(crate) struct Kept {
     clock: u64,
 }
 
-impl Kept {
+impl ReusablePages {
     /// Bytes kept.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_range_serves_its_own_length_only() {
-        let mut kept = Kept::default();
+        let mut kept = ReusablePages::default();
         assert!(kept.add(64 * MIB, 2 * MIB).is_empty());
         assert!(kept.add(32 * MIB, 4 * MIB).is_empty());
         assert_eq!(kept.find(4 * MIB), Some(32 * MIB));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn overlaps_are_found_and_neighbours_are_not() {
-        let mut kept = Kept::default();
+        let mut kept = ReusablePages::default();
         for at in [10, 12, 14] {
             assert!(kept.add(at * MIB, 2 * MIB).is_empty());
         }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_when_there_is_too_much() {
-        let mut kept = Kept::default();
+        let mut kept = ReusablePages::default();
         assert!(kept.add(MOST_BYTES, MOST_BYTES / 2).is_empty());
         assert!(kept.add(4 * MOST_BYTES, MOST_BYTES / 2).is_empty());
         assert_eq!(kept.add(8 * MOST_BYTES, MIB), [MOST_BYTES]);
@@ -130,7 +130,7 @@ mod tests {
             [16 * MOST_BYTES]
         );
         assert_eq!(kept.bytes(), MOST_BYTES / 2 + MIB);
-        let mut many = Kept::default();
+        let mut many = ReusablePages::default();
         let gone: usize = (0..MOST_RANGES as u64 + 3)
             .map(|n| many.add(n * MIB, MIB).len())
             .sum();

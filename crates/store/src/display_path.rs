@@ -1,4 +1,4 @@
-//! Paths in reports, as people read them: what is not UTF-8 is replaced. JSON holds text only.
+//! Paths in JSON reports, which hold text only: bytes that are not UTF-8 become replacement characters.
 
 use std::path::{Path, PathBuf};
 

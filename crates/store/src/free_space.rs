@@ -1,17 +1,17 @@
-//! How much a file system still takes: asked before much is written, and told when it was too little.
+//! Free space of a file system, in bytes and files: checked before much is written, and named in the error when it runs out.
 
 use std::path::Path;
 
 /// What a file system has left for this user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct FreeSpace {
     /// Bytes.
     pub bytes: u64,
     /// Files and folders; `None` where they are not counted.
     pub files: Option<u64>,
 }
 
-impl Left {
+impl FreeSpace {
     /// That of the file system of `path`, or of where it will be made.
     pub fn of(path: &Path) -> Option<Self> {
         let there = path.ancestors().find(|it| it.exists())?;

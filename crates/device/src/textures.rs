@@ -1,6 +1,6 @@
 //! Texture and surface objects.
 
-use fermata_abi::op::{Resource, ResourceView, Sampler, Texture, TextureId};
+use fermata_abi::op::{Resource, Texture, TextureId};
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
@@ -18,94 +18,32 @@ pub enum Texels {
 }
 
 fn resource(of: &Resource, texels: Texels) -> Result<cu::CUDA_RESOURCE_DESC> {
+    if let Some(desc) = of.memory_description() {
+        return Ok(desc);
+    }
     let mut desc = cu::CUDA_RESOURCE_DESC::default();
-    match of {
-        Resource::Array(_) | Resource::Mipmapped(_) => match texels {
-            Texels::Array(array) => {
-                desc.resType = cu::CU_RESOURCE_TYPE_ARRAY;
-                desc.res.array = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
-                    hArray: array.raw(),
-                };
-            }
-            Texels::Mipmap(mipmap) => {
-                desc.resType = cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-                desc.res.mipmap = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_2 {
-                    hMipmappedArray: mipmap.raw(),
-                };
-            }
-            Texels::None => {
-                return Err(DriverError {
-                    call: "cuTexObjectCreate",
-                    code: cu::CUDA_ERROR_INVALID_HANDLE,
-                    name: "the array is gone".into(),
-                });
-            }
-        },
-        Resource::Linear {
-            address,
-            format,
-            channels,
-            bytes,
-        } => {
-            desc.resType = cu::CU_RESOURCE_TYPE_LINEAR;
-            desc.res.linear = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
-                devPtr: *address,
-                format: *format,
-                numChannels: *channels,
-                sizeInBytes: *bytes as usize,
+    match texels {
+        Texels::Array(array) => {
+            desc.resType = cu::CU_RESOURCE_TYPE_ARRAY;
+            desc.res.array = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
+                hArray: array.raw(),
             };
         }
-        Resource::Pitched {
-            address,
-            format,
-            channels,
-            width,
-            height,
-            pitch,
-        } => {
-            desc.resType = cu::CU_RESOURCE_TYPE_PITCH2D;
-            desc.res.pitch2D = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 {
-                devPtr: *address,
-                format: *format,
-                numChannels: *channels,
-                width: *width as usize,
-                height: *height as usize,
-                pitchInBytes: *pitch as usize,
+        Texels::Mipmap(mipmap) => {
+            desc.resType = cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+            desc.res.mipmap = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_2 {
+                hMipmappedArray: mipmap.raw(),
             };
+        }
+        Texels::None => {
+            return Err(DriverError {
+                call: "cuTexObjectCreate",
+                code: cu::CUDA_ERROR_INVALID_HANDLE,
+                name: "the array is gone".into(),
+            });
         }
     }
     Ok(desc)
-}
-
-fn sampler(of: &Sampler) -> cu::CUDA_TEXTURE_DESC {
-    let [bias, least, most] = of.levels.map(f32::from_bits);
-    cu::CUDA_TEXTURE_DESC {
-        addressMode: of.address_modes,
-        filterMode: of.filter,
-        flags: of.flags,
-        maxAnisotropy: of.anisotropy,
-        mipmapFilterMode: of.level_filter,
-        mipmapLevelBias: bias,
-        minMipmapLevelClamp: least,
-        maxMipmapLevelClamp: most,
-        borderColor: of.border.map(f32::from_bits),
-        reserved: [0; 12],
-    }
-}
-
-fn view(of: &ResourceView) -> cu::CUDA_RESOURCE_VIEW_DESC {
-    let [width, height, depth] = of.extent.map(|it| it as usize);
-    cu::CUDA_RESOURCE_VIEW_DESC {
-        format: of.format,
-        width,
-        height,
-        depth,
-        firstMipmapLevel: of.levels[0],
-        lastMipmapLevel: of.levels[1],
-        firstLayer: of.layers[0],
-        lastLayer: of.layers[1],
-        reserved: [0; 16],
-    }
 }
 
 impl Driver {
@@ -116,13 +54,13 @@ impl Driver {
     pub fn create_texture(&self, texture: &Texture, texels: Texels) -> Result<TextureId> {
         let mut object = 0;
         let resource = resource(&texture.resource, texels)?;
-        let view = texture.view.as_ref().map(view);
+        let view = texture.view.as_ref().map(cu::CUDA_RESOURCE_VIEW_DESC::from);
         let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: every pointer is null where the driver allows it, or refers to a live local.
         unsafe {
             match &texture.sampler {
                 Some(it) => {
-                    let sampler = sampler(it);
+                    let sampler = it.into();
                     self.f
                         .cuTexObjectCreate(&mut object, &resource, &sampler, view)?;
                 }

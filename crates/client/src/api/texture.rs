@@ -32,7 +32,7 @@ driver_api! {
 
     fn cuTexObjectGetTextureDesc(texture: Out<sys::CUDA_TEXTURE_DESC>, object: sys::CUtexObject) {
         let sampler = session()?.textures.get(false, TextureId::from_raw(object))?.sampler;
-        texture.set(to_sampler(&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+        texture.set((&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?).into())
     }
 
     fn cuTexObjectGetResourceViewDesc(
@@ -40,7 +40,7 @@ driver_api! {
         object: sys::CUtexObject,
     ) {
         let known = session()?.textures.get(false, TextureId::from_raw(object))?.view;
-        view.set(to_view(&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+        view.set((&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?).into())
     }
 
     fn cuSurfObjectCreate(object: Out<sys::CUsurfObject>, resource: In<sys::CUDA_RESOURCE_DESC>) {
@@ -104,7 +104,7 @@ fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
 }
 
 fn to_resource(of: &Resource) -> sys::CUDA_RESOURCE_DESC {
-    let mut desc = sys::CUDA_RESOURCE_DESC::default();
+    let mut desc = of.memory_description().unwrap_or_default();
     match of {
         Resource::Array(array) => {
             desc.resType = sys::CU_RESOURCE_TYPE_ARRAY;
@@ -118,38 +118,7 @@ fn to_resource(of: &Resource) -> sys::CUDA_RESOURCE_DESC {
                 hMipmappedArray: to_pointer(*mipmap),
             };
         }
-        Resource::Linear {
-            address,
-            format,
-            channels,
-            bytes,
-        } => {
-            desc.resType = sys::CU_RESOURCE_TYPE_LINEAR;
-            desc.res.linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
-                devPtr: *address,
-                format: *format,
-                numChannels: *channels,
-                sizeInBytes: *bytes as usize,
-            };
-        }
-        Resource::Pitched {
-            address,
-            format,
-            channels,
-            width,
-            height,
-            pitch,
-        } => {
-            desc.resType = sys::CU_RESOURCE_TYPE_PITCH2D;
-            desc.res.pitch2D = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 {
-                devPtr: *address,
-                format: *format,
-                numChannels: *channels,
-                width: *width as usize,
-                height: *height as usize,
-                pitchInBytes: *pitch as usize,
-            };
-        }
+        Resource::Linear { .. } | Resource::Pitched { .. } => {}
     }
     desc
 }
@@ -171,22 +140,6 @@ fn sampler_of(desc: &sys::CUDA_TEXTURE_DESC) -> Sampler {
     }
 }
 
-fn to_sampler(of: &Sampler) -> sys::CUDA_TEXTURE_DESC {
-    let [bias, least, most] = of.levels.map(f32::from_bits);
-    sys::CUDA_TEXTURE_DESC {
-        addressMode: of.address_modes,
-        filterMode: of.filter,
-        flags: of.flags,
-        maxAnisotropy: of.anisotropy,
-        mipmapFilterMode: of.level_filter,
-        mipmapLevelBias: bias,
-        minMipmapLevelClamp: least,
-        maxMipmapLevelClamp: most,
-        borderColor: of.border.map(f32::from_bits),
-        ..Default::default()
-    }
-}
-
 fn view_of(desc: &sys::CUDA_RESOURCE_VIEW_DESC) -> ResourceView {
     let extent = [desc.width, desc.height, desc.depth];
     ResourceView {
@@ -194,20 +147,5 @@ fn view_of(desc: &sys::CUDA_RESOURCE_VIEW_DESC) -> ResourceView {
         extent: extent.map(|it| it as u64),
         levels: [desc.firstMipmapLevel, desc.lastMipmapLevel],
         layers: [desc.firstLayer, desc.lastLayer],
-    }
-}
-
-fn to_view(of: &ResourceView) -> sys::CUDA_RESOURCE_VIEW_DESC {
-    let [width, height, depth] = of.extent.map(|it| it as usize);
-    sys::CUDA_RESOURCE_VIEW_DESC {
-        format: of.format,
-        width,
-        height,
-        depth,
-        firstMipmapLevel: of.levels[0],
-        lastMipmapLevel: of.levels[1],
-        firstLayer: of.layers[0],
-        lastLayer: of.layers[1],
-        ..Default::default()
     }
 }

@@ -229,6 +229,27 @@ pub struct Restore {
     pub priority: Option<i32>,
 }
 
+impl Restore {
+    /// One session from `image`, with no option set.
+    pub fn of(image: impl Into<Text>) -> Self {
+        Self {
+            image: image.into(),
+            name: None,
+            device: DeviceChoice::Auto,
+            copies: 1,
+            eager: false,
+            order: PrefetchOrder::default(),
+            check: LoadCheck::default(),
+            ignore_changed_files: false,
+            ignore_places: false,
+            trust_owner: false,
+            own_network: false,
+            leased: false,
+            priority: None,
+        }
+    }
+}
+
 /// A socket at which a program listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

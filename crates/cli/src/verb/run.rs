@@ -29,18 +29,25 @@ Examples:
   fermata run -- ./solve < input.txt
   generate | fermata run -- ./solve | less         files, pipes and terminals are passed on")]
 pub struct Args {
-    /// Which device the program gets.
-    #[arg(long, value_enum, default_value_t)]
-    device: Device,
     /// Name of the session; made from the program's if absent.
     #[arg(long)]
     name: Option<String>,
-    /// Priority: a session that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    /// Priority: a session that lacks device memory gets that of sessions of lower priority, which are paused meanwhile.
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     priority: i32,
     /// Return as soon as the program runs, and print the session's name. Its standard input is empty, or a file.
     #[arg(long, short)]
     detach: bool,
+    #[command(flatten)]
+    program: Program,
+}
+
+// The program that a verb starts, and its device. No doc comment: clap would show it in place of the verb's own help.
+#[derive(Debug, clap::Args)]
+pub struct Program {
+    /// Which device the program gets.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
     /// The program and its arguments.
     #[arg(
         required = true,
@@ -54,12 +61,7 @@ pub struct Args {
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     check_name(args.name.as_deref())?;
-    let verb = request(
-        args.command,
-        args.name,
-        (args.device, args.priority),
-        Vec::new(),
-    )?;
+    let verb = request(args.program, args.name, args.priority, Vec::new())?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, !args.detach, printer)?;
@@ -80,12 +82,11 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 
 /// Runs a program with more variables and stays with it; its exit status.
 pub fn attended(
-    command: Vec<OsString>,
-    device: Device,
+    program: Program,
     variables: Vec<(OsString, OsString)>,
     printer: &Printer,
 ) -> Result<u8, Failure> {
-    let verb = request(command, None, (device, 0), variables)?;
+    let verb = request(program, None, 0, variables)?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, true, printer)?;
@@ -93,14 +94,14 @@ pub fn attended(
     attend::status(&ended, printer)
 }
 
-/// The request that starts a program with this process's environment and `variables`, on a device and with a priority.
+/// The request that starts a program with this process's environment and `variables`.
 ///
 /// # Errors
 /// There is no such program, or it cannot be executed.
 pub fn request(
-    command: Vec<OsString>,
+    Program { device, command }: Program,
     name: Option<String>,
-    (device, priority): (Device, i32),
+    priority: i32,
     variables: Vec<(OsString, OsString)>,
 ) -> Result<Verb, Failure> {
     check_program(&command[0])?;

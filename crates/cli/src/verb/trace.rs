@@ -10,7 +10,7 @@ use fermata_control::wait;
 use fermata_report::{heat_map, predictions};
 use serde::Serialize;
 
-use super::{Device, run};
+use super::run::{self, Program};
 use crate::failure::{Failure, INTERNAL};
 use crate::printer::Printer;
 
@@ -35,17 +35,8 @@ pub struct Args {
     /// The folder to write to.
     #[arg(long, short, default_value = "trace")]
     output: PathBuf,
-    /// Which device the program gets.
-    #[arg(long, value_enum, default_value_t)]
-    device: Device,
-    /// The program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    program: Program,
 }
 
 /// What `--json` prints.
@@ -75,7 +66,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         OsString::from(format!("FERMATA_WORKER_{ENV_FILE}")),
         file.clone().into_os_string(),
     );
-    let status = run::attended(args.command, args.device, vec![variable], printer)?;
+    let status = run::attended(args.program, vec![variable], printer)?;
     let trace = read(&file)?;
     let save = |name: &str, text: String| {
         let path = at(name);

@@ -241,6 +241,11 @@ pub fn stage(len: u64) -> Result<Staged<'static>> {
     current()?.producer.stage(len).map_err(|error| lost(&error))
 }
 
+/// Sends an operation that says itself whether it is answered, and waits for the answer if so.
+pub fn issue(op: &Op<'_>, answered: bool) -> Result {
+    if answered { ask(op, nothing) } else { post(op) }
+}
+
 /// Answers that carry nothing.
 pub fn nothing(_: ReplyBody<'_>) -> Result {
     Ok(())

@@ -119,11 +119,7 @@ pub fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool) -> Re
                 stream,
                 answered: wait,
             };
-            if wait {
-                link::ask(&op, link::nothing)
-            } else {
-                link::post(&op)
-            }
+            link::issue(&op, wait)
         }
         (End::Address(_), End::Private(from)) if len <= INLINE_UP => {
             // SAFETY: `len` readable bytes as every private end promises.
@@ -136,11 +132,7 @@ pub fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool) -> Re
                 stream,
                 answered: wait,
             };
-            if wait {
-                link::ask(&op, link::nothing)
-            } else {
-                link::post(&op)
-            }
+            link::issue(&op, wait)
         }
         (End::Address(_), End::Private(from)) => upload(to, from, len, stream),
         (End::Private(to), End::Address(_)) => download(to, from, len, stream),

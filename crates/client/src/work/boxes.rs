@@ -189,11 +189,7 @@ pub fn copy(to: Corner, from: Corner, extent: Extent, stream: StreamRef, wait: b
                 stream,
                 answered: wait,
             };
-            if wait {
-                link::ask(&op, link::nothing)
-            } else {
-                link::post(&op)
-            }
+            link::issue(&op, wait)
         }
         (None, Some(from)) => upload(to, from, extent, stream),
         (Some(to), None) => download(to, from, extent, stream),

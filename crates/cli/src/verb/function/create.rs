@@ -1,6 +1,5 @@
 //! `fermata function create`.
 
-use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use fermata_report::units;
 use fermata_store::image::{self, Image};
 use signal_hook::iterator::Signals;
 
-use super::super::{Device, run};
+use super::super::run::{self, Program};
 use super::seconds::seconds;
 use crate::daemon::{Daemon, Waiting, question, unexpected};
 use crate::failure::{Failure, INTERRUPTED, USER};
@@ -48,20 +47,11 @@ pub struct Args {
     /// How long the program may take until it can answer.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     within: Duration,
-    /// Replace a function of that name; its image is removed when the new one is there.
+    /// Replace a function of that name; its image is removed when the new one is complete.
     #[arg(long)]
     replace: bool,
-    /// Which device the program gets.
-    #[arg(long, value_enum, default_value_t)]
-    device: Device,
-    /// The program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    program: Program,
 }
 
 /// Does it.
@@ -80,12 +70,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let session = format!("function-{}", args.name);
     let base = format!("{}-function", args.name);
     let name = image::next_name(&place::images(), &base)?;
-    let verb = run::request(
-        args.command,
-        Some(session.clone()),
-        (args.device, 0),
-        Vec::new(),
-    )?;
+    let verb = run::request(args.program, Some(session.clone()), 0, Vec::new())?;
     let mut signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     run::start(&daemon, verb, false, printer)?;

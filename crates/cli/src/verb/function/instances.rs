@@ -8,8 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{
-    self, ArrivalStand, DeviceChoice, Endpoint, FromDaemon, LoadCheck, PrefetchOrder, Session,
-    SessionState, Verb,
+    self, ArrivalStand, DeviceChoice, Endpoint, FromDaemon, Session, SessionState, Verb,
 };
 use fermata_function::{Host, Instance, Link, StartError};
 use parking_lot::Mutex;
@@ -54,19 +53,11 @@ impl Host for Instances {
 impl Instances {
     fn restore(&self) -> Result<Restored, Failure> {
         let verb = Verb::Restore(user::Restore {
-            image: self.image.as_path().into(),
-            name: None,
             device: self.device,
-            copies: 1,
-            eager: false,
-            order: PrefetchOrder::default(),
-            check: LoadCheck::default(),
-            ignore_changed_files: false,
-            ignore_places: false,
-            trust_owner: false,
             own_network: true,
             leased: true,
             priority: self.priority,
+            ..user::Restore::of(self.image.as_path())
         });
         let daemon = Daemon::reach(&self.printer)?;
         let silent = Printer::new(false, true);

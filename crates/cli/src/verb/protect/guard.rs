@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
 use fermata_control::user::{
-    self, Checkpoint, Checkpointed, DeviceChoice, FromDaemon, LoadCheck, Mode, PrefetchOrder,
-    Session, SessionState, Then, Validate, Verb,
+    self, Checkpoint, Checkpointed, FromDaemon, Mode, Session, SessionState, Then, Validate, Verb,
 };
 use serde_json::json;
 
@@ -275,19 +274,8 @@ impl Guard {
 
     fn restore(&mut self, image: &Path) -> Result<(), Failure> {
         let verb = Verb::Restore(user::Restore {
-            image: image.into(),
             name: Some(self.name.clone()),
-            device: DeviceChoice::Auto,
-            copies: 1,
-            eager: false,
-            order: PrefetchOrder::default(),
-            check: LoadCheck::default(),
-            ignore_changed_files: false,
-            ignore_places: false,
-            trust_owner: false,
-            own_network: false,
-            leased: false,
-            priority: None,
+            ..user::Restore::of(image)
         });
         let until = Instant::now() + LOCK_TIME;
         loop {

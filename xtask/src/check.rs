@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exports::{self, Shim};
-use crate::{coverage, pauses, rpc, scan, structure};
+use crate::{coverage, links, pauses, rpc, scan, structure};
 
 /// Lines a hand-written file may have.
 const LINES: usize = 800;
@@ -81,6 +81,7 @@ pub fn all(root: &Path) -> Result<()> {
     structure::check(root, &mut findings)?;
     let files = tracked(root)?;
     pauses::check(root, &files, &mut findings);
+    links::check(root, &files, &mut findings);
     let known = std::fs::read_to_string(root.join(SETTINGS)).context("cannot read the settings")?;
     for path in &files {
         source(root, path, &mut findings);

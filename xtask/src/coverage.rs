@@ -13,11 +13,13 @@ use crate::support::{Level, NOTES, Support};
 pub fn page(root: &Path) -> Result<Generated> {
     let mut text = format!(
         "# API coverage\n\n\
+         To see whether the driver functions that a program calls are supported, look them up here. Every\n\
+         function of the CUDA 13.0 headers is exported: `yes` works as documented, `partial` with the\n\
+         restriction noted, `no` refuses with \"not supported\". Variants for per-thread default streams\n\
+         (`_ptsz`, `_ptds`) have the level of the plain function. The runtime API is NVIDIA's own library,\n\
+         the program's, over these functions ([decision 028](decisions/028-the-programs-own-runtime.md)).\n\n\
          Made by `cargo xtask coverage` from the API table, the sources, and the notes in `{NOTES}`; do not\n\
-         edit. Every function of the CUDA 13.0 headers is exported. `yes` works as documented, `partial`\n\
-         with the restriction noted, `no` refuses with \"not supported\". Variants for per-thread default\n\
-         streams (`_ptsz`, `_ptds`) have the level of the plain function. The runtime API is NVIDIA's own\n\
-         library, the program's, over these functions (decision 028).\n\n"
+         edit.\n\n"
     );
     let shims = Shim::ALL.map(|shim| Support::of(root, shim).map(|support| (shim, support)));
     let [softgpu, client] = shims;

@@ -9,6 +9,7 @@ mod ctype;
 mod exports;
 mod header;
 mod imports;
+mod links;
 mod modules;
 mod narrow;
 mod output;
@@ -31,7 +32,8 @@ usage: cargo xtask TASK
   coverage                          docs/coverage.md
   rpc                               the messages of CRIU's protocol, from crates/daemon/rpc.proto
   circles CRATE...                  files of a crate that import each other in a loop, and what ties them
-  check                             generated files, crate edges, circles, names, sizes, pauses, headers, forbidden code";
+  check                             generated files, crate edges, circles, names, sizes, pauses, headers, links in pages,
+                                    forbidden code";
 
 fn main() -> ExitCode {
     match run() {

@@ -11,7 +11,7 @@ Examples:
   fermata run --name heat -- ./heat2d --steps 1000    start a program
   fermata checkpoint heat                             take an image of it while it works
   fermata kill heat                                   end it
-  fermata restore heat-1                              go on where the image was taken
+  fermata restore heat-1                              continue where the image was taken
 
 Exit status: 0 fine, 1 you can mend it, 2 wrong usage or a bug, 3 partly done, 10 no such image or
 session, 11 locked, 12 damaged, 13 this host cannot, 14 not checkpointable, 130 interrupted.
@@ -45,17 +45,17 @@ pub enum Verb {
     Kill(verb::kill::Args),
     /// Wait until a session's program has ended.
     Wait(verb::wait::Args),
-    /// Take an image of a session.
+    /// Take an image of a session, or of a process that Fermata has not started.
     Checkpoint(verb::checkpoint::Args),
     /// Start sessions from an image.
     Restore(verb::restore::Args),
-    /// Give a session's GPU memory back; its program stands still until it is resumed.
+    /// Free a session's GPU memory; its program stands still until it is resumed.
     Pause(verb::pause::Args),
-    /// Let a paused session go on.
+    /// Continue a paused session.
     Resume(verb::resume::Args),
     /// Keep a program alive: take images of it, and restart it from the newest when it dies.
     Protect(verb::protect::Args),
-    /// Answer requests by instances of a program that are restored for them.
+    /// Serve HTTP requests from instances of a program that are restored on demand.
     Function(verb::function::Args),
     /// List, examine, compare and remove images.
     Images(verb::images::Args),

@@ -16,7 +16,7 @@
 //! | `fermata 1`, token, `ready` | `done` |
 //! | `fermata 1`, token, `checkpoint ID MODE`, name of the image or nothing | as `status` |
 //! | `fermata 1`, token, `status ID` | `taking`; `taken`, folder; `failed`, message, hint; `unknown` |
-//! | `fermata 1`, token, `room DEVICE BYTES FREE` (the library's, when there is no device memory; FREE may be `-`) | `done` when a session of less priority was paused for it, else `refused` |
+//! | `fermata 1`, token, `room DEVICE BYTES FREE` (the library's, when there is no device memory; FREE may be `-`) | `done` when a session of lower priority was paused for it, else `refused` |
 //! | anything | `refused`, why |
 //!
 //! A peer's bytes are hostile: a question has a limit, and what does not fit is refused.
@@ -62,7 +62,7 @@ pub enum About {
         /// As above.
         id: String,
     },
-    /// Pause a session of less priority: there is no device memory.
+    /// Pause a session of lower priority: there is no device memory.
     Room {
         /// Number of the device among those of the process's worker.
         device: u32,

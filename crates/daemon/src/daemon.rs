@@ -393,7 +393,7 @@ pub fn check_running(session: &Session) -> Result<()> {
             format!("session `{name}` has ended"),
         )),
         SessionState::Lost => {
-            let message = format!("session `{name}` has lost its GPU side");
+            let message = format!("session `{name}` has lost its worker");
             Err(fail(FailureKind::NotCheckpointable, message).hint(format!(
                 "`fermata ps` says why; end it with `fermata kill {name}`"
             )))

@@ -8,7 +8,7 @@ use crate::choice::choice;
 const NAMED: usize = 16;
 
 choice! {
-    /// What finds mis-speculations while a program is copied behind its back (PhoenixOS, section 4.1).
+    /// What finds mis-speculations while memory is copied beside the running program (PhoenixOS, section 4.1).
     Validate {
         #[default]
         Content = "content": "Digests of the stop are compared with those of what was copied",

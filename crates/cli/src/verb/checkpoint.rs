@@ -42,17 +42,17 @@ pub struct Args {
     /// What becomes of the program afterwards.
     #[arg(long, default_value = Then::default().name(), value_parser = words::<Then>())]
     then: Then,
-    /// Device memory that `cow` may set aside, per device; 0 works, and lets the program wait more.
+    /// Device memory for the copy-on-write pool of `cow`, per device; with 0 every write waits for its copy.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
     pool: u64,
-    /// How writes that were not predicted are found while the program is copied behind its back.
+    /// How mis-speculations (writes that were not predicted) are found while memory is copied beside the running program.
     #[arg(long, default_value = Validate::default().name(), value_parser = words::<Validate>())]
     validate: Validate,
-    /// Leave TCP connections out whose other end is outside the session, instead of refusing the program. It keeps them;
-    /// in a restored one they are closed, and it must connect again. Those within the session come back whole.
+    /// Leave out TCP connections whose other end is outside the session, instead of refusing. The running program keeps them;
+    /// in a restored one they are closed, and it must connect again. Those within the session are restored.
     #[arg(long)]
     tcp_close: bool,
-    /// Say what the time went into.
+    /// Print how long each step took.
     #[arg(long)]
     times: bool,
 }

@@ -1,4 +1,4 @@
-//! `fermata pause`: give a session's GPU memory back.
+//! `fermata pause`: free a session's GPU memory.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
-/// Give a session's GPU memory back; its program stands still until it is resumed.
+/// Free a session's GPU memory; its program stands still until it is resumed.
 ///
 /// Everything that the session has on its GPUs goes to host memory, or to a folder, and its workers end. The
-/// processes stay as they are, parked as in a checkpoint's stop. If it fails, the program goes on as before.
+/// processes stay as they are, parked as in a checkpoint's stop. If it fails, the program continues.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

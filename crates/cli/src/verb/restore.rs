@@ -38,7 +38,7 @@ pub struct Args {
     /// Which device the program gets; the kind it had if absent.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
-    /// Priority, that of the session at its checkpoint if absent: one that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    /// Priority, that of the session at its checkpoint if absent: one that lacks device memory gets that of sessions of lower priority, which are paused meanwhile.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     priority: Option<i32>,
     /// How many sessions to start; more than one are detached.

@@ -1,4 +1,4 @@
-//! `fermata resume`: let a paused session go on.
+//! `fermata resume`: continue a paused session.
 
 use fermata_control::user::{self, FromDaemon, Resumed, Verb};
 use fermata_report::units;
@@ -8,26 +8,26 @@ use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
-/// Let a paused session go on.
+/// Continue a paused session.
 ///
-/// Its GPU memory is made again before the program runs; the data comes while it runs, what it copies first, and its
-/// kernels wait until all of it is there. If that cannot be, for want of GPU memory for instance, the session stays
-/// paused, and nothing of it is lost.
+/// Its GPU memory is allocated again before the program runs, and its data is loaded while it runs: first what the program
+/// copies; kernels wait until all data is loaded. If that fails, for example for lack of GPU memory, the session stays
+/// paused and loses nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata resume heat
-  fermata resume --eager heat                 all data is there before the program runs
-  fermata resume --on-demand heat             kernels run as soon as what they name is there")]
+  fermata resume --eager heat                 all data is loaded before the program runs
+  fermata resume --on-demand heat             kernels wait only for the buffers that they name")]
 pub struct Args {
     /// A session's name, or a process id inside a session.
     #[arg(value_name = "NAME|PID")]
     session: String,
-    /// Bring all data back before the program runs.
+    /// Load all data before the program runs.
     #[arg(long)]
     eager: bool,
-    /// Let a kernel run as soon as the buffers are there that its text shows it to touch. If it touches others before they
-    /// are there, all further CUDA calls of the program fail: not for programs whose kernels leave their buffers.
+    /// Let a kernel run as soon as the buffers of its access set are loaded. If it touches others before they are
+    /// loaded, all further CUDA calls of the program fail: not for programs whose kernels leave their buffers.
     #[arg(long, conflicts_with = "eager")]
     on_demand: bool,
 }

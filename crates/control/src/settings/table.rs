@@ -172,7 +172,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_PRIORITY_WAIT",
         Daemon,
         Count(86_400),
-        "seconds for which an allocation waits until sessions of less priority are paused for it",
+        "seconds for which an allocation waits until sessions of lower priority are paused for it",
         "60",
     ),
     setting(

@@ -137,7 +137,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         let Some(late) = unwanted else { return };
         if session.lock().state == SessionState::Lost {
             // Given up while it was slow to come: it must not wait for ever.
-            let reason = "its session has lost its GPU side";
+            let reason = "its session has lost its worker";
             return refuse(&late.link, INITIALIZATION_ERROR, reason);
         }
         // It waits for the next summons.

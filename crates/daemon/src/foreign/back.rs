@@ -45,7 +45,7 @@ impl Returning {
         if recorded.iter().any(|it| it.soft != driver.soft) {
             let message = "the image holds the memory of another driver: NVIDIA's and the software GPU's cannot take each other's place";
             return Err(fail(FailureKind::Host, message)
-                .hint("leave out `--device`; images of programs started with `fermata run` have no such bond"));
+                .hint("leave out `--device`; only images of programs started with `fermata run` can be restored on another device"));
         }
         let described = Helper::start(daemon, &driver, &variables)?.describe()?;
         let pairs = gpus::pairs(recorded, &described.devices, described.version)?;

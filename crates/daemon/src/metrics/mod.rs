@@ -42,14 +42,14 @@ pub fn serve(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     let Some(place) = settings::value(SETTING) else {
         return Ok(());
     };
-    let place = place.to_string_lossy().into_owned();
-    let what = || format!("cannot listen at `{place}`, which {SETTING} says");
-    if place.starts_with('/') {
+    let shown = place.to_string_lossy();
+    let what = || format!("cannot listen at `{shown}`, which {SETTING} says");
+    if Path::new(&place).is_absolute() {
         let listener = unix(Path::new(&place)).with_context(what)?;
         let next = move || listener.accept().map(|(stream, _)| Client::Unix(stream));
         return begin(daemon, next);
     }
-    let listener = TcpListener::bind(&place).with_context(what)?;
+    let listener = TcpListener::bind(&*shown).with_context(what)?;
     begin(daemon, move || {
         listener.accept().map(|(stream, _)| Client::Tcp(stream))
     })

@@ -143,7 +143,7 @@ fn attempt(
             session.name
         );
         return Err(fail(FailureKind::User, message)
-            .hint("`fermata checkpoint NAME --then stop` gives the GPU back"));
+            .hint("`fermata checkpoint NAME --then stop` frees the GPU"));
     }
     if served.is_empty() {
         let message = format!(

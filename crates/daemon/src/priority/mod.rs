@@ -1,7 +1,7 @@
-//! Sessions of more priority get device memory from those of less, which are paused meanwhile.
+//! Sessions of higher priority get device memory from those of lower priority, which are paused meanwhile.
 //!
 //! ```text
-//!  an allocation, a start ── no memory ─► `room`: those of less priority, the least first, are paused one by one
+//!  an allocation, a start ── no memory ─► `room`: those of lower priority, the least first, are paused one by one
 //!                                                                    │ it is tried again after each
 //!  `back`: memory is free again ─► resumed, those of most priority first ◄┘
 //! ```

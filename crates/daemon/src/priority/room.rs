@@ -1,4 +1,4 @@
-//! Making room: sessions of less priority are paused, the least first, until the one that asks has its memory.
+//! Making room: sessions of lower priority are paused, the least first, until the one that asks has its memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -116,7 +116,7 @@ pub fn ahead(daemon: &Arc<Daemon>, need: &Need, variables: &Variables) {
     }
 }
 
-/// Pauses one session of less priority, if that helps; waits for it as long as the setting says. What could not be paused is in the
+/// Pauses one session of lower priority, if that helps; waits for it as long as the setting says. What could not be paused is in the
 /// log.
 ///
 /// # Errors
@@ -139,7 +139,7 @@ pub fn make(daemon: &Arc<Daemon>, need: &Need) -> Result<()> {
                 continue;
             }
             Step::Later(_, why) => why,
-            Step::None => "sessions of less priority do not have that much".to_owned(),
+            Step::None => "sessions of lower priority do not have that much".to_owned(),
         };
         let message = format!(
             "no room is made for {} bytes of `{}`, which has priority {}: {why}",

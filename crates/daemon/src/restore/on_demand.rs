@@ -141,7 +141,7 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
     }
     let stand = match &restoring.stand {
         Stand::Missed(why) => {
-            let otherwise = format!("it used data that was not there yet ({why})");
+            let otherwise = format!("it used data that had not been loaded yet ({why})");
             return Err(misuse(&restoring.misses, otherwise));
         }
         Stand::Failed(failure) => {

@@ -127,7 +127,7 @@ fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Answer {
     }
 }
 
-/// Has a session of less priority paused for one that lacks device memory.
+/// Has a session of lower priority paused for one that lacks device memory.
 fn room(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,

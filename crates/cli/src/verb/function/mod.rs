@@ -19,7 +19,7 @@ use clap::Subcommand;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
-/// Answer requests by instances of a program that are restored for them.
+/// Serve HTTP requests from instances of a program that are restored on demand.
 ///
 /// `create` runs a program until it listens and takes an image of it. `serve` is an HTTP server that answers each
 /// request by an instance restored from that image, in a network of its own.
@@ -39,11 +39,11 @@ pub struct Args {
 enum What {
     /// Run a program until it can answer, take its image, and end it.
     Create(create::Args),
-    /// Answer requests by instances of a function.
+    /// Serve requests from instances of a function.
     Serve(serve::Args),
     /// List functions.
     Ls(ls::Args),
-    /// Say what a function is.
+    /// Show a function.
     Show(show::Args),
     /// Remove functions with their images.
     Rm(rm::Args),

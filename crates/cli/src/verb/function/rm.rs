@@ -9,8 +9,7 @@ use crate::printer::Printer;
 
 /// Remove functions with their images.
 ///
-/// Instances that are being served go on until they end; none can be started any more. `fermata images gc` gives the
-/// space back.
+/// Running instances continue until they end; no new one can be started. `fermata images gc` frees the space.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

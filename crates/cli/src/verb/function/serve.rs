@@ -18,7 +18,7 @@ use crate::failure::{Failure, INTERNAL, USER};
 use crate::printer::Printer;
 use crate::{attend, place};
 
-/// Answer requests by instances of a function.
+/// Serve requests from instances of a function.
 ///
 /// Each request gets an instance to itself: one that has answered before and is kept, or one that is restored for it.
 /// Further requests wait in a queue. An answer says `fermata-start: cold` or `warm`. SIGTERM and Ctrl-C finish the
@@ -57,7 +57,7 @@ pub struct Args {
     /// The largest request.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::parse_bytes)]
     body: u64,
-    /// Priority of the instances: one that lacks device memory gets that of sessions of less priority, which are paused meanwhile.
+    /// Priority of the instances: one that lacks device memory gets that of sessions of lower priority, which are paused meanwhile.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     priority: Option<i32>,
     /// Which device the instances get; the kind that the program had if absent.

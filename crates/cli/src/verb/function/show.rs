@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::place;
 use crate::printer::Printer;
 
-/// Say what a function is.
+/// Show a function.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -39,13 +39,13 @@ enum Verb {
     Verify(verify::Args),
     /// Say what differs between two images.
     Diff(diff::Args),
-    /// Remove images; their space is given back by `gc`.
+    /// Remove images; `gc` frees their space.
     Rm(rm::Args),
     /// Remove chunks that no image refers to.
     Gc(gc::Args),
-    /// Set space aside, so that checkpoints need not wait for it.
+    /// Reserve space for packs, so that checkpoints need not wait for it.
     Prepare(prepare::Args),
-    /// Keep an image of a disk in memory.
+    /// Load an image that lies on a disk into the cache in memory.
     Warm(warm::Args),
 }
 

@@ -10,17 +10,17 @@ use serde_json::json;
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
 
-/// Set space aside, so that checkpoints need not wait for it.
+/// Reserve space for packs, so that checkpoints need not wait for it.
 ///
-/// Worth most where images are kept in memory (a folder on tmpfs): pages are touched now, not while
-/// a program stands still. Checkpoints use the space up; prepare again afterwards, or let the daemon do
-/// both with `FERMATA_MEMORY_TIER=16G` in its environment.
+/// It helps most where images are kept in memory (a folder on tmpfs): pages are touched now, not while
+/// a program stands still. Checkpoints use the space up; reserve it again afterwards, or let the daemon
+/// do both with `FERMATA_MEMORY_TIER=16G` in its environment.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   FERMATA_IMAGE_DIR=/dev/shm/images fermata images prepare 16")]
 pub struct Args {
-    /// GiB that shall be ready; rounded up to whole packs of 256 MiB.
+    /// GiB to reserve; rounded up to whole packs of 256 MiB.
     gib: f64,
     /// Another store than the one in the folder of images.
     #[arg(long)]

@@ -12,8 +12,8 @@ use crate::printer::Printer;
 
 /// Remove images.
 ///
-/// Chunks stay in the store, where other images may need them; `fermata images gc` gives the space
-/// back. Of a symbolic link to an image only the link is removed.
+/// Chunks stay in the store, where other images may need them; `fermata images gc` frees the space.
+/// Of a symbolic link to an image only the link is removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

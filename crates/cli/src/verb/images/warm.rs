@@ -11,10 +11,10 @@ use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
-/// Keep an image of a disk in memory, so that its next restore need not read the disk.
+/// Load an image that lies on a disk into the cache in memory, so that its next restore does not read the disk.
 ///
 /// The daemon does so by itself with every image that it has written or restored, if `FERMATA_CACHE` in its
-/// environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least recently goes
+/// environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least recently is dropped
 /// first. `fermata doctor` says how full the cache is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -21,7 +21,7 @@ pub struct Args {
 enum What {
     /// The checkpoint interval that wastes least.
     Interval(interval::Args),
-    /// Where GPUs that overflow send their remainders.
+    /// Where GPUs send checkpoint data that does not fit their own memory.
     Schedule(schedule::Args),
     /// Blocking times of every scheduler over a trace.
     Simulate(simulate::Args),

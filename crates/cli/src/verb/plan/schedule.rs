@@ -15,7 +15,7 @@ use super::problem::{checked, read};
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
 
-/// Where GPUs that overflow send their remainders.
+/// Where GPUs send checkpoint data that does not fit their own memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -42,7 +42,7 @@ Examples:
 pub struct Args {
     /// The session.
     name: String,
-    /// Seconds between two images; `auto` is the interval that wastes least for what images cost this program.
+    /// Seconds between two images; `auto` is the interval with the least waste, by the measured cost of images.
     #[arg(long, default_value = "auto", value_name = "auto|SECONDS", value_parser = parse_every)]
     every: Every,
     /// How many valid images to keep.
@@ -51,7 +51,7 @@ pub struct Args {
     /// Folder of the images; else the folder of images.
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
-    /// Mean seconds between two failures, for `auto`; what happens meanwhile corrects it.
+    /// Mean seconds between two failures, for `auto`; corrected by the failures that happen.
     #[arg(long, default_value_t = 3600.0, value_name = "SECONDS", value_parser = parse_seconds)]
     between_failures: f64,
     /// A command for the shell that gets each event on standard input, as a line of JSON.

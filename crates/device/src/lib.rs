@@ -9,6 +9,16 @@
 //! ```
 //! Handles of the driver are plain numbers here; a stale one gets an error from the driver. Calls act
 //! on the calling thread's current context, as in CUDA: see [`Driver::set_current`].
+//!
+//! | files | subject |
+//! | --- | --- |
+//! | `driver`, `functions`, `error`, `handles`, `resident` | the library, its function table, its errors and handles |
+//! | `address_space`, `layout`, `ranges`, `reusable_pages`, `block`, `memory` | device memory and its addresses |
+//! | `transfer`, `pinned`, `window`, `host`, `copy`, `words` | host memory that devices reach, and copies |
+//! | `hash/` | hashes of device memory |
+//! | `context`, `stream`, `module`, `linker`, `launch`, `graph`, `arrays`, `textures`, `references`, `tensor` | calls by kind of object |
+//! | `devices`, `capability`, `occupancy`, `places` | what a device is |
+//! | `processes` | the driver's own checkpoint of another process |
 
 mod address_space;
 mod arrays;

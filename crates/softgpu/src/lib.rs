@@ -7,6 +7,16 @@
 //!   exec       PTX to machine code, and its execution
 //! ```
 //!
+//! | files | subject |
+//! | --- | --- |
+//! | `driver`, `handle`, `objects`, `primary`, `settings`, `error`, `names`, `log` | the driver of the process, and what all objects need |
+//! | `device`, `attributes`, `occupancy`, `account` | devices and what they say of themselves |
+//! | `context`, `disposal`, `module`, `image`, `jit`, `library`, `link`, `function` | contexts and code |
+//! | `stream`, `work`, `event`, `mark`, `recordings`, `launch`, `copy`, `capture`, `graph/` | what runs when |
+//! | `memory/`, `pool`, `opened`, `array`, `mipmap`, `view`, `reference` | memory, arrays, textures |
+//! | `checkpoint`, `remote/` | the driver's own checkpoint, of this process and of others |
+//! | `hold` | what tests hold up |
+//!
 //! The library is `libcuda.so.1` for programs that link or load it. Its settings are environment
 //! variables, listed in [`settings`].
 

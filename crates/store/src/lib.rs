@@ -7,6 +7,17 @@
 //! The order of writing is chunks, index, manifest; the order of reading is the reverse. The format
 //! is described in `docs/image-format.md`. This crate knows nothing of CUDA, prints nothing, and
 //! never changes a file that it has published, but to what it was (`Store::mend`).
+//!
+//! | files | subject |
+//! | --- | --- |
+//! | `image/` | an image's folder: manifest, chunk table, drafts, opening, verifying, comparing |
+//! | `store`, `index`, `lock`, `owner` | a store: its folders, its index in memory, its locks, whose it is |
+//! | `writer`, `pack`, `ready`, `direct`, `sync` | writing chunks into packs, durably |
+//! | `reader`, `copies`, `cache`, `memory` | reading chunks: from disk, from copies in memory, from packs in memory |
+//! | `gc`, `salvage`, `mend` | chunks that nothing refers to, that cannot be read, that are written anew |
+//! | `paused` | data of paused sessions |
+//! | `room`, `free_space` | whether there is space |
+//! | `format`, `id` | records of packs and index files, the name of a chunk |
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -114,20 +114,9 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         let own = dir.join(format!("log-{n}"));
         fs::write(&own, &recorded).expect("written");
         let image = HostImage {
-            files: &host,
-            work: dir.join(format!("work-{n}")),
-            root: child.id(),
-            log: own.clone(),
             old_log: Some(log.clone()),
             lazy,
-            own_network: false,
-            shell_job: false,
-            connected: true,
-            input: None,
-            replaced: Vec::new(),
-            nameless: Vec::new(),
-            exit_file: dir.join(format!("exit-{n}")),
-            agents: "/nowhere/agent.sock".into(),
+            ..image(&host, dir, n, child.id(), &own)
         };
         let copy = Namespace::restore(&criu, &image).expect("restored");
         copies.push((copy, own));
@@ -164,23 +153,12 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
 
     let own = dir.join("log-3");
     append(&own);
-    let image = HostImage {
-        files: &again,
-        work: dir.join("work-3"),
-        root: child.id(),
-        log: own.clone(),
+    let third = HostImage {
         old_log: Some(copies[1].1.clone()),
         lazy: true,
-        own_network: false,
-        shell_job: false,
-        connected: true,
-        input: None,
-        replaced: Vec::new(),
-        nameless: Vec::new(),
-        exit_file: dir.join("exit-3"),
-        agents: "/nowhere/agent.sock".into(),
+        ..image(&again, dir, 3, child.id(), &own)
     };
-    let mut third = Namespace::restore(&criu, &image).expect("restored again");
+    let mut third = Namespace::restore(&criu, &third).expect("restored again");
     poke(third.root.pid, address, 1, "third");
     assert_eq!(third.wait().expect("waited"), 0);
     assert!(
@@ -194,20 +172,8 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         let own = dir.join(format!("log-{n}"));
         append(&own);
         let image = HostImage {
-            files: &again,
-            work: dir.join(format!("work-{n}")),
-            root: child.id(),
-            log: own,
             old_log: Some(copies[1].1.clone()),
-            lazy: false,
-            own_network: false,
-            shell_job: false,
-            connected: true,
-            input: None,
-            replaced: Vec::new(),
-            nameless: Vec::new(),
-            exit_file: dir.join(format!("exit-{n}")),
-            agents: "/nowhere/agent.sock".into(),
+            ..image(&again, dir, n, child.id(), &own)
         };
         let mut copy = Namespace::restore(&criu, &image).expect("restored again");
         let (init, root) = (copy.init, copy.root);
@@ -231,22 +197,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
     let host = dir.path().join("host");
     fs::create_dir(&host).expect("made");
     append(&dir.path().join("log"));
-    let image = HostImage {
-        files: &host,
-        work: dir.path().join("work"),
-        root: 4711,
-        log: dir.path().join("log"),
-        old_log: None,
-        lazy: false,
-        own_network: false,
-        shell_job: false,
-        connected: true,
-        input: None,
-        replaced: Vec::new(),
-        nameless: Vec::new(),
-        exit_file: dir.path().join("exit"),
-        agents: "/nowhere/agent.sock".into(),
-    };
+    let image = image(&host, dir.path(), 1, 4711, &dir.path().join("log"));
     let failure = Namespace::restore(&criu, &image).expect_err("there is no image");
     assert!(
         failure.message.contains("CRIU cannot restore the program"),
@@ -262,6 +213,26 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         fermata_daemon::proc::all().iter().find(|pid| mentions(pid)),
         None
     );
+}
+
+/// The image of a program without descriptors of its own, restored as number `n` in `dir`.
+fn image<'a>(files: &'a Path, dir: &Path, n: u32, root: u32, log: &Path) -> HostImage<'a> {
+    HostImage {
+        files,
+        work: dir.join(format!("work-{n}")),
+        root,
+        log: log.into(),
+        old_log: None,
+        lazy: false,
+        own_network: false,
+        shell_job: false,
+        connected: true,
+        input: None,
+        replaced: Vec::new(),
+        nameless: Vec::new(),
+        exit_file: dir.join(format!("exit-{n}")),
+        agents: "/nowhere/agent.sock".into(),
+    }
 }
 
 /// A script in the place of CRIU.
@@ -308,23 +279,8 @@ fn a_program_that_is_killed_while_it_is_restored_ends_the_restore() {
     let (files, log) = (dir.join("host"), dir.join("log"));
     fs::create_dir(&files).expect("made");
     append(&log);
-    let image = HostImage {
-        files: &files,
-        work: dir.join("work"),
-        root: 1000,
-        log,
-        old_log: None,
-        lazy: false,
-        own_network: false,
-        shell_job: false,
-        connected: true,
-        input: None,
-        replaced: Vec::new(),
-        nameless: Vec::new(),
-        exit_file: dir.join("exit"),
-        agents: "/nowhere/agent.sock".into(),
-    };
+    let image = image(&files, dir, 1, 1000, &log);
     Namespace::restore(&criu, &image).expect_err("it is killed");
-    let status = fs::read_to_string(dir.join("exit")).expect("a status");
+    let status = fs::read_to_string(dir.join("exit-1")).expect("a status");
     assert_eq!(status, "137\n");
 }

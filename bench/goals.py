@@ -213,8 +213,8 @@ def traces(folder):
     yield "graphs whose nodes do not name all they use", graphs["open_graph_launches"], "<=", 0, f"of {graphs['graph_launches']}"
 
 
-def astray(folder):
-    told = load(folder, "astray", "astray.json")
+def early(folder):
+    told = load(folder, "early", "early.json")
     restores = {it["case"]: it for it in told["restores"]}
     wrong = [it for it in told["restores"] if it["digest"] != told["straight"]]
     yield "restores that ended in other bytes", len(wrong), "<=", 0, f"of {len(restores)}"
@@ -302,7 +302,7 @@ PARTS = {
         "what the kernels of every program touch, graphs among them",
         traces,
     ),
-    "astray": (150, python("astray.py", "{}/astray.json"), "restores of a kernel that is early, with checks", astray),
+    "early": (150, python("early_access.py", "{}/early.json"), "restores of a kernel that is early, with checks", early),
     "ranks": (
         120,
         ["sh", str(HERE.parent / "programs/app/check.sh"), str(TREE / "programs/app"), "{}/work"],

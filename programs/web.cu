@@ -3,7 +3,7 @@
 //   web --port P           listens at 127.0.0.1:P, or with --everywhere 1 at all addresses
 //   web --name NAME        listens at the Unix socket @NAME
 //   web --straight N       prints the answer to N and ends
-//   ... --astray 1         its kernel gets the model as a distance from another buffer, as in overrun.cu
+//   ... --unpredicted 1         its kernel gets the model as a distance from another buffer, as in overrun.cu
 //
 //   GET /N                 the answer to N, in hexadecimal; `/N?MS` waits so many milliseconds before it
 //   GET /die               ends the program without an answer
@@ -36,16 +36,16 @@ struct Model {
     unsigned n;
 };
 
-static Model load(unsigned n, bool astray) {
+static Model load(unsigned n, bool unpredicted) {
     std::vector<unsigned> weights(n);
     for (unsigned i = 0; i < n; i++) {
         weights[i] = noise(i);
     }
-    unsigned *base = astray ? to_device(weights) : nullptr;
+    unsigned *base = unpredicted ? to_device(weights) : nullptr;
     unsigned *layer = device_array<unsigned>(n);
     CHECK(cudaMemset(layer, 0, n * sizeof(unsigned)));
     unsigned *model = to_device(weights);
-    if (!astray) {
+    if (!unpredicted) {
         return {model, layer, 0, n};
     }
     CHECK(cudaMemset(base, 1, n * sizeof(unsigned)));
@@ -115,7 +115,7 @@ static int listen_at_name(const char *name) {
 int main(int argc, char **argv) {
     Options o = begin(argc, argv, 1 << 14, 0);
     signal(SIGPIPE, SIG_IGN);
-    Model m = load((unsigned)o.size, option(argc, argv, "--astray", 0) != 0);
+    Model m = load((unsigned)o.size, option(argc, argv, "--unpredicted", 0) != 0);
     if (const char *x = option_text(argc, argv, "--straight")) {
         printf("%s", answer(m, (unsigned)strtoul(x, nullptr, 10)).c_str());
         return 0;

@@ -411,7 +411,7 @@ fn a_request_whose_instance_was_taken_back_to_its_image_is_answered_all_the_same
     let variables = [(setting, folder), ("FERMATA_SOFTGPU_HOST_LINK", "64M")];
     at_free_port(|port| {
         let flags = ["function", "create", "web", "--device", "soft", "--"];
-        let options = ["--size", LARGE, "--astray", "1", "--port", port];
+        let options = ["--size", LARGE, "--unpredicted", "1", "--port", port];
         let words = [&flags[..], &[program], &options].concat();
         scene.fermata().call_with(&words, &variables)
     })?;

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How long a checkpoint holds a program whose data does not fit its GPUs' rooms, as one JSON object.
+"""How long a checkpoint holds a program whose data does not fit its GPUs' staging memory, as one JSON object.
 
-    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT] [--ranks] [--ways=NAME,...]
+    device_staging.py FOLDER STAGING_GIB GIB,GIB,... [LIMIT] [--ranks] [--ways=NAME,...]
 
 Needs GPUs and the build tree (FERMATA_BUILD).
 
-GPU n has the n-th GIB of data, all of it changed before every checkpoint, and ROOM_GIB of room (`stage.device_bytes`).
-What does not fit a GPU's room goes by three schedules (`stage.schedule`): to the host (`local-only`), to the peer
+GPU n has the n-th GIB of data, all of it changed before every checkpoint, and STAGING_GIB of staging memory (`stage.device_bytes`).
+What does not fit there goes by three schedules (`stage.schedule`): to the host (`local-only`), to the peer
 behind the fastest link (`greedy`), and in the least time (`optimum`, the collaborative one); and at last everything
-goes to the host, without room on devices (`none`). Reported for each checkpoint: how long the program was held, in
-which the data is hashed and rooms are made, too; how long data was on its way (`moved_s`), and what the schedule had
+goes to the host, without staging on devices (`none`). Reported for each checkpoint: how long the program was held, in
+which the data is hashed and staging memory is made, too; how long data was on its way (`moved_s`), and what the schedule had
 predicted for it. The first checkpoint of each makes buffers and is not counted; host buffers hold all that goes there
 at once. Each way's last checkpoint is read back into emptied memory, and every word of it compared with what was there:
 a difference ends the bench. The links' rates are measured first. What does not fit into LIMIT seconds is listed in

@@ -2,7 +2,7 @@
 """A kernel that uses data before it is there, in restores on this machine's GPU: what catches it, what it is
 called, and what checking costs.
 
-    bench/astray.py REPORT.json [--mib 1024] [--disk FOLDER] [--device gpu|soft]
+    bench/early_access.py REPORT.json [--mib 1024] [--disk FOLDER] [--device gpu|soft]
 
 The program is programs/overrun.cu: seven buffers of MIB MiB, of which its one kernel is given one and reaches the
 rest by distances from it. It is stopped in its middle and restored, from a disk, whose data comes slowly enough:
@@ -48,11 +48,11 @@ class Astray(Daemon):
 
     def checkpoint(self):
         """Two images of the program as it stands still: one to learn from."""
-        self.fermata("-q", "run", *self.device, "--detach", "--name", "astray", "--", *self.program)
-        wait_for(lambda: f"step {HELD_AT} " in self.fermata("logs", "astray"), "the step at which it stands still")
+        self.fermata("-q", "run", *self.device, "--detach", "--name", "early", "--", *self.program)
+        wait_for(lambda: f"step {HELD_AT} " in self.fermata("logs", "early"), "the step at which it stands still")
         for image in ("learns", "plain"):
-            self.fermata("checkpoint", "astray", "--output", self.images / image, "--mode", "stop")
-        self.fermata("kill", "astray")
+            self.fermata("checkpoint", "early", "--output", self.images / image, "--mode", "stop")
+        self.fermata("kill", "early")
         self.go.touch()
 
     def restore(self, image, name, *flags):
@@ -100,7 +100,7 @@ def main():
             report["restores"].append(daemon.restore(image, name, *flags))
             args.report.write_text(json.dumps(report, indent=1) + "\n")
     finally:
-        daemon.end("straight", "astray")
+        daemon.end("straight", "early")
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -1,11 +1,16 @@
-"""Programs of the frameworks (bench/frameworks/programs.py), native and under Fermata in turn, on a GPU.
+"""Programs of the frameworks (bench/frameworks/programs.py) and of nvcc, native and under Fermata in turn.
 
-    bench/frameworks.py REPORT.json [--only NAME,...] [--checkpoints NAME,...] [--modes MODE,...] [--limit SECONDS]
+    bench/frameworks.py REPORT.json [--only NAME,...] [--checkpoints NAME,...] [--modes MODE,...] [--moments N]
+                        [--turns N] [--no-rates] [--tier GIB] [--limit SECONDS] [--device gpu|soft] [--list]
 
 For each program: whether its result equals the native one bit for bit (where two native runs agree), the time to its
-first result, and the median of a step, with their ratios. Then programs are checkpointed at a random step with each
-mode, killed and restored: the result must be that of a run that went through. Time that is left is asked before each
-part; what did not fit is listed. The software GPU cannot run them: NVIDIA's libraries hold machine code only.
+first result, the median of a step, with their ratios, and its launches a second, which a run under Fermata counts
+(FERMATA_TALLY). Then programs are checkpointed with each mode at so many random steps of one run; after each, the program
+is killed and restored. The result must be that of a run that went through.
+
+What fails is reported, and the others go on. Time that is left is asked before each part; what did not fit is listed.
+`--tier` keeps so much registered memory ready for images. On the software GPU `static`, `static12` and `numba` run:
+NVIDIA's libraries hold machine code only. Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done.
 """
 
 import argparse
@@ -14,18 +19,57 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import measure
 
-PROGRAMS = measure.HERE / "frameworks" / "programs.py"
-STEPS = {"resnet": 60, "encoder": 100, "language": 60, "generation": 12, "unet": 100, "graph": 2000, "loader": 300,
-         "nccl": 500, "ranks": 200, "compiled": 200, "jax": 500, "cupy": 200, "triton": 1000}
-# Long enough to be stopped in the middle.
-LONG = {"resnet": 400, "encoder": 1200, "language": 400, "graph": 40000, "loader": 4000, "jax": 20000,
-        "cupy": 5000, "nccl": 20000, "ranks": 1500, "triton": 20000, "generation": 60, "compiled": 2000, "unet": 800}
+SCRIPT = measure.HERE / "frameworks" / "programs.py"
+# Programs of nvcc, with its default, the static runtime of the toolkit; and of CUDA 12.
+BUILT = {"static": "launches", "static12": "launches-cuda12"}
+STEPS = {
+    "static": 2000, "static12": 2000, "numba": 10000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
+    "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
+    "ranks": 200, "language_3b": 30, "generation_3b": 8,
+}
+# Long enough to be checkpointed several times: some fifteen seconds of steps on an H200.
+LONG = {
+    "static": 15000, "static12": 15000, "numba": 400000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
+    "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
+    "generation": 100, "ranks": 1500, "language_3b": 150, "generation_3b": 60,
+}
+# A run through STEPS, in seconds, where it takes longer than most.
+SLOW = {"language_3b": 120, "generation_3b": 45, "ranks": 60}
+# Steps of these are too long, or too few, for what the software GPU can do in the time.
+SOFT_STEPS = {"static": 20, "static12": 20, "numba": 20}
+GIB = 1 << 30
+
+
+class Runner:
+    """How programs are started: natively, and in sessions of a daemon."""
+
+    def __init__(self, daemon, device):
+        self.daemon, self.device = daemon, device
+        self.native_env = dict(os.environ)
+        if device == "soft":
+            folders = [str(measure.TREE / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]
+            self.native_env["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+
+    def steps(self, name, table):
+        return SOFT_STEPS[name] * (10 if table is LONG else 1) if self.device == "soft" else table[name]
+
+    def words(self, name, table):
+        command = [measure.TREE / "bench" / BUILT[name]] if name in BUILT else [sys.executable, SCRIPT, name]
+        return [str(it) for it in (*command, self.steps(name, table))]
+
+    def native(self, name, table, limit):
+        return finished(self.words(name, table), self.native_env, limit)
+
+    def under(self, name):
+        return [str(measure.FERMATA), "--quiet", "run", "--device", self.device, "--", *self.words(name, STEPS)]
 
 
 def parse(text):
@@ -35,7 +79,7 @@ def parse(text):
     return {"first_s": float(found["first"]), "median_s": float(found["median"]), "digest": found["digest"]}
 
 
-def run(words, env, limit):
+def finished(words, env, limit):
     done = subprocess.run(words, env=env, timeout=limit, capture_output=True, text=True)
     try:
         return parse(done.stdout)
@@ -43,84 +87,267 @@ def run(words, env, limit):
         raise RuntimeError(f"status {done.returncode}: {error}; {done.stderr.strip()[-500:]}") from error
 
 
-def pair(daemon, name, limit):
-    """Native and under Fermata in turn, twice: the first run of each fills caches of files and of compiled code."""
-    words = [sys.executable, str(PROGRAMS), name, str(STEPS[name])]
-    under = [str(measure.FERMATA), "--quiet", "run", "--device", "gpu", "--"] + words
+def counted(folder):
+    """Launches of kernels and of graphs by the calls that the programs of a folder's tallies have made."""
+    kernels = graphs = 0
+    for file in folder.glob("program-*"):
+        for line in file.read_text().splitlines():
+            name, count = (line.split() + ["", "0"])[:2]
+            if name.startswith("cuLaunch") and "HostFunc" not in name:
+                kernels += int(count)
+            elif name.startswith("cuGraphLaunch"):
+                graphs += int(count)
+    return kernels, graphs
+
+
+def rates(runner, name, limit):
+    """Launches of a step: those between its first third and its end."""
+    steps = runner.steps(name, STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        env = {**runner.daemon.env, "FERMATA_TALLY": str(folder)}
+        marks = []
+        with subprocess.Popen(runner.under(name), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+            try:
+                until = time.time() + limit
+                for line in run.stdout:
+                    step = re.match(r"step (\d+) ", line)
+                    if step and int(step.group(1)) >= steps // 3:
+                        marks.append((int(step.group(1)), *counted(folder)))
+                    if time.time() > until:
+                        raise RuntimeError(f"it takes longer than {limit} s")
+            finally:
+                run.kill()
+    if len(marks) < 2:
+        raise RuntimeError("it has too few steps to count launches in")
+    (first, *before), (last, *after) = marks[0], marks[-1]
+    kernels, graphs = ((b - a) / (last - first) for a, b in zip(before, after))
+    return {"launches_per_step": kernels, "graph_launches_per_step": graphs}
+
+
+def pair(runner, name, turns, count, limit):
+    """Native and under Fermata in turn: the first run of each fills caches of files and of compiled code."""
     native, ours = [], []
-    for _ in range(2):
-        native.append(run(words, os.environ, limit))
-        ours.append(run(under, daemon.env, limit))
+    for _ in range(turns):
+        native.append(runner.native(name, STEPS, limit))
+        ours.append(finished(runner.under(name), runner.daemon.env, limit))
     digests = {it["digest"] for it in native}
     best = lambda runs, key: min(it[key] for it in runs)
-    ratio = lambda key: best(ours, key) / best(native, key)
-    return {
-        "program": name, "native": native, "fermata": ours, "native_repeats": len(digests) == 1,
+    ratio = lambda key: best(ours, key) / best(native, key) if best(native, key) else None
+    found = {
+        "program": name, "native": native, "fermata": ours, "native_repeats": len(digests) == 1 if turns > 1 else None,
         "equal": {it["digest"] for it in ours} == digests if len(digests) == 1 else None,
         "first_ratio": ratio("first_s"), "median_ratio": ratio("median_s"),
     }
+    if count:
+        try:
+            found |= rates(runner, name, limit)
+            per_step = found["launches_per_step"]
+            for who, runs in (("native", native), ("fermata", ours)):
+                found[f"{who}_launches_per_s"] = per_step / best(runs, "median_s")
+        except Exception as error:
+            found["rates_failed"] = str(error)[-300:]
+    return found
 
 
-def interrupted(daemon, name, mode, expected, limit):
-    """Checkpointed at a random step, killed, restored."""
-    words = [sys.executable, str(PROGRAMS), name, str(LONG[name])]
-    session, image = f"{name}-{mode}", str(daemon.images / f"{name}-{mode}")
-    daemon.fermata("run", "--device", "gpu", "--detach", "--name", session, "--", *words)
-    log = lambda of: daemon.told("logs", of)
-    measure.wait_for(lambda: "step 10 " in log(session), f"{name}'s tenth step", limit)
-    time.sleep(random.uniform(0, 2))
-    took = json.loads(daemon.fermata("checkpoint", session, "-o", image, "--mode", mode, "--json", limit=limit))
-    daemon.told("kill", session)
-    begun = time.time()
-    daemon.fermata("restore", image, "--detach", "--name", session + "-restored", limit=limit)
-    restored = time.time() - begun
-    measure.wait_for(lambda: "digest " in log(session + "-restored"), f"{name}'s digest", limit)
-    digest = parse(log(session + "-restored"))["digest"]
-    daemon.told("images", "rm", image)
-    return {"program": name, "mode": mode, "equal": digest == expected, "checkpoint": took, "restore_command_s": restored}
+def size_of(folder):
+    """Bytes that the files of a folder take."""
+    taken = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            try:
+                taken += os.stat(os.path.join(place, file), follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue  # it has just been removed
+    return taken
+
+
+def summary(told):
+    """What a checkpoint cost, out of what its command tells."""
+    phases = {it["name"]: it["seconds"] for it in told["phases"]}
+    moved, stall = told["device"]["device_bytes"], told["device"]["stall"]
+    seconds = phases.get("device", 0) if told["mode"] == "stop" else stall["copying_seconds"]
+    return {
+        "stopped_s": told["stopped_seconds"], "command_s": told["seconds"], "device_bytes": moved,
+        "host_bytes": told["host_bytes"], "gb_s": moved / seconds / 1e9 if seconds else None, "overtaken": told["overtaken"],
+    }
+
+
+class Journey:
+    """One run of a program that is checkpointed, killed and restored several times."""
+
+    def __init__(self, runner, name, mode, limit):
+        self.runner, self.daemon, self.name, self.mode = runner, runner.daemon, name, mode
+        self.limit, self.times, self.made = limit, 0, []
+        self.session, self.done = f"{name}-{mode}-0", []
+
+    def log(self):
+        return self.daemon.told("logs", self.session)
+
+    def wait(self, pattern, what):
+        """Waits for a line of the program; what the pattern has found."""
+        found = None
+
+        def there():
+            nonlocal found
+            # What it is comes before what it has printed: the last lines of one that has ended are there.
+            state = self.daemon.session(self.session)["state"]
+            text = self.log()
+            found = re.search(pattern, text, re.M)
+            if not found and state in ("lost", "orphaned", "exited"):
+                raise RuntimeError(f"it is {state} before its {what}: {text.strip()[-300:]}")
+            return found
+
+        measure.wait_for(there, f"{self.name}'s {what}", self.limit)
+        return found
+
+    def start(self):
+        words = self.runner.words(self.name, LONG)
+        self.daemon.fermata("run", "--device", self.runner.device, "--detach", "--name", self.session, "--", *words)
+
+    def forget(self, image):
+        """Removes an image once all its data has been read."""
+        removed = lambda: subprocess.run([measure.FERMATA, "images", "rm", image], env=self.daemon.env, capture_output=True,
+                                         timeout=60).returncode == 0
+        measure.wait_for(removed, f"the end of reading `{image}`", 60)
+        self.made.remove(image)
+
+    def checkpoint(self, step):
+        self.wait(rf"^step {step} ", f"step {step}")
+        image = f"{self.session}-image"
+        self.made.append(image)
+        words = ["checkpoint", self.session, "-o", image, "--mode", self.mode, "--json"]
+        told = measure.document(self.daemon.fermata(*words, limit=self.limit))
+        self.daemon.told("kill", self.session)
+        taken = size_of(self.daemon.images)
+        self.times += 1
+        self.session = f"{self.name}-{self.mode}-{self.times}"
+        begun = time.time()
+        self.daemon.fermata("restore", image, "--detach", "--name", self.session, limit=self.limit)
+        restored = time.time() - begun
+        self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told})
+        self.forget(image)
+
+    def end(self):
+        return self.wait(r"^digest (\S+)", "digest").group(1)
+
+    def close(self):
+        self.daemon.told("kill", self.session)
+        for image in self.made:
+            self.daemon.told("images", "rm", image)
+
+
+def interrupted(runner, name, mode, moments, straight, limit):
+    """Checkpointed at random steps of one run, killed and restored each time."""
+    steps = runner.steps(name, LONG)
+    every = max(1, steps // 200)
+    printed = range(every, steps * 3 // 4, every)
+    chosen = sorted(random.sample(printed, min(moments, len(printed))))
+    journey = Journey(runner, name, mode, limit)
+    failed = None
+    try:
+        journey.start()
+        for step in chosen:
+            journey.checkpoint(step)
+        digest = journey.end()
+        if digest != straight["digest"] and "repeats" not in straight:
+            again = runner.native(name, LONG, limit)["digest"]
+            straight["repeats"] = again == straight["digest"]
+    except Exception as error:
+        digest, failed = None, str(error)[-600:]
+    finally:
+        journey.close()
+    found = {
+        "program": name, "mode": mode, "steps": chosen, "restored": len(journey.done), "failed": failed,
+        "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
+        "checkpoints": journey.done,
+    }
+    if failed and not journey.done:
+        raise RuntimeError(failed)
+    return found
+
+
+def shown(entry):
+    """One line of what was found."""
+    long = ("native", "fermata", "checkpoints")
+    line = {key: value for key, value in entry.items() if key not in long}
+    done = entry.get("checkpoints")
+    if done:
+        worst = lambda key: max(it[key] for it in done)
+        line |= {"stopped_s": worst("stopped_s"), "restore_command_s": worst("restore_command_s")}
+        line["gb_s"] = [it["gb_s"] and round(it["gb_s"], 1) for it in done]
+    return json.dumps(line)
+
+
+def arguments():
+    known = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known.add_argument("report", type=pathlib.Path, nargs="?")
+    known.add_argument("--only", default=",".join(STEPS), help="programs that are run through; empty: none")
+    known.add_argument("--checkpoints", default="resnet,language,encoder", help="programs that are checkpointed; empty: none")
+    known.add_argument("--modes", default="cow,snapshot,recopy,stop")
+    known.add_argument("--moments", type=int, default=1)
+    known.add_argument("--turns", type=int, default=2)
+    known.add_argument("--no-rates", dest="rates", action="store_false")
+    known.add_argument("--tier", type=int, default=0, help="GiB of registered memory that are kept ready for images")
+    known.add_argument("--limit", type=float, default=540)
+    known.add_argument("--device", default="gpu", choices=("gpu", "soft"))
+    known.add_argument("--seed", type=int, default=7)
+    known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-frameworks"))
+    known.add_argument("--list", action="store_true", help="names the programs")
+    given = known.parse_args()
+    given.only, given.checkpoints, given.modes = (list(filter(None, it.split(","))) for it in (
+        given.only, given.checkpoints, given.modes))
+    unknown = [name for name in given.only + given.checkpoints if name not in STEPS]
+    if unknown or not (given.list or given.report):
+        known.error(f"no such program: {', '.join(unknown)}" if unknown else "REPORT.json is missing")
+    return given
 
 
 def main():
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("report", type=pathlib.Path)
-    arguments.add_argument("--only", default=",".join(STEPS))
-    arguments.add_argument("--checkpoints", default="resnet,language,encoder")
-    arguments.add_argument("--modes", default="cow,snapshot,recopy,stop")
-    arguments.add_argument("--limit", type=float, default=540)
-    arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-frameworks"))
-    arguments = arguments.parse_args()
-    end = time.time() + arguments.limit
-    random.seed(7)
-    work = arguments.work / str(os.getpid())
-    daemon = measure.Daemon(work, work / "images")
+    given = arguments()
+    if given.list:
+        print("\n".join(STEPS))
+        return
+    end = time.time() + given.limit
+    random.seed(given.seed)
+    work = given.work / str(os.getpid())
+    tier = {"FERMATA_MEMORY_TIER": f"{given.tier}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * given.tier + 8}G"} if given.tier else {}
+    daemon = measure.Daemon(work, work / "images", **tier)
+    runner = Runner(daemon, given.device)
     report = {**measure.facts(), "programs": [], "checkpoints": [], "failed": [], "left_out": []}
 
     def part(what, needs, into, act):
-        if time.time() + needs > end:
+        left = end - time.time()
+        if needs > left:
             report["left_out"].append(what)
             return
         try:
-            into.append(act())
-            print(what, json.dumps({k: v for k, v in into[-1].items() if k not in ("native", "fermata", "checkpoint")}),
-                  flush=True)
+            into.append(act(max(needs, left)))
+            print(what, shown(into[-1]), flush=True)
         except Exception as error:
             report["failed"].append({"what": what, "error": str(error)[-800:]})
             print(what, "failed:", str(error)[-800:], flush=True)
-        arguments.report.write_text(json.dumps(report, indent=1))
+        given.report.write_text(json.dumps(report, indent=1))
 
-    straight = {}
-    for name in filter(None, arguments.checkpoints.split(",")):
-        for mode in arguments.modes.split(","):
-            def act():
-                if name not in straight:
-                    words = [sys.executable, str(PROGRAMS), name, str(LONG[name])]
-                    straight[name] = run(words, os.environ, 150)["digest"]
-                return interrupted(daemon, name, mode, straight[name], 120)
-            part(f"{name}, {mode}", 45, report["checkpoints"], act)
-    for name in filter(None, arguments.only.split(",")):
-        part(name, 40, report["programs"], lambda: pair(daemon, name, 120))
-    daemon.end()
-    arguments.report.write_text(json.dumps(report, indent=1))
+    try:
+        straight = {}
+        for name in given.checkpoints:
+            for mode in given.modes:
+                def act(limit):
+                    if name not in straight:
+                        straight[name] = runner.native(name, LONG, min(limit, 200))
+                    return interrupted(runner, name, mode, given.moments, straight[name], min(limit, 120))
+                part(f"{name}, {mode}", max(40, SLOW.get(name, 0)) + 4 * given.moments, report["checkpoints"], act)
+        for name in given.only:
+            needs = max(20, SLOW.get(name, 0)) * given.turns
+            part(name, needs, report["programs"],
+                 lambda limit: pair(runner, name, given.turns, given.rates, min(limit, 200)))
+    finally:
+        daemon.end()
+        shutil.rmtree(work, ignore_errors=True)
+        given.report.write_text(json.dumps(report, indent=1))
+    if report["failed"]:
+        print("failed:", ", ".join(it["what"] for it in report["failed"]), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Programs of the frameworks, as their users write them: `programs.py NAME [STEPS]`.
 
-Each prints `first SECONDS` (from its start to its first result), `step N SECONDS` as it goes, and at its end
-`median SECONDS` of a step and `digest HEX` of all that it has computed. The same seed gives the same bytes.
+Each prints `first SECONDS` (from its start to its first result), `step N SECONDS` as it goes, about 200 times, and at its
+end `median SECONDS` of a step and `digest HEX` of all that it has computed. The same seed gives the same bytes.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ class Report:
         self.steps, self.wait, self.times = steps, wait, []
 
     def run(self, step):
+        every = max(1, self.steps // 200)
         for number in range(self.steps):
             begun = time.time()
             step()
@@ -30,7 +31,7 @@ class Report:
             self.times.append(time.time() - begun)
             if number == 0:
                 print(f"first {time.time() - START:.3f}", flush=True)
-            if number % 10 == 9:
+            if number % every == every - 1:
                 print(f"step {number + 1} {time.time() - START:.3f}", flush=True)
 
     def end(self, *arrays):
@@ -84,7 +85,7 @@ def encoder(steps):
     train(torch, report, model, inputs, lambda out: out.float().pow(2).mean())
 
 
-def llama(torch, layers=16):
+def transformers_llama(torch, layers=16):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -97,7 +98,7 @@ def llama(torch, layers=16):
 
 def language(steps):
     torch, report = torch_report(steps)
-    model = llama(torch, 8).train()
+    model = transformers_llama(torch, 8).train()
     tokens = torch.randint(0, 32000, (4, 256), device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -112,7 +113,7 @@ def language(steps):
 
 def generation(steps):
     torch, report = torch_report(steps)
-    model = llama(torch).eval()
+    model = transformers_llama(torch).eval()
     out = torch.arange(1, 65, device="cuda")[None]
     tokens = []
 
@@ -121,6 +122,39 @@ def generation(steps):
 
     report.run(step)
     report.end(*(it.cpu().numpy() for it in tokens))
+
+
+def language_3b(steps):
+    """Three billion parameters, each layer compiled; 24 GB with gradients and AdamW's state."""
+    torch, report = torch_report(steps)
+    import llama
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    model = llama.build(llama.BILLIONS)
+    for layer in model.layers:
+        layer.compile()
+    words = torch.randint(0, llama.BILLIONS.words, (2, 513), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step():
+        model.loss(words).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step)
+    report.end(*bytes_of(torch, list(model.parameters())[:8]))
+
+
+def generation_3b(steps):
+    torch, report = torch_report(steps)
+    import llama
+
+    model = llama.build(llama.BILLIONS).eval()
+    words = torch.arange(1, 65, device="cuda")[None]
+    out = []
+    report.run(lambda: out.append(model.generate(words, 8)))
+    report.end(*(it.cpu().numpy() for it in out))
 
 
 def unet(steps):
@@ -300,9 +334,29 @@ def triton(steps):
     report.end(*bytes_of(torch, [x]))
 
 
+def numba(steps):
+    import numpy
+    from numba import cuda
+
+    @cuda.jit
+    def blend(x, y):
+        at = cuda.grid(1)
+        if at < x.size:
+            x[at] = x[at] * numpy.float32(0.75) + y[at] * numpy.float32(0.25)
+
+    draw = numpy.random.default_rng(7)
+    x, y = (cuda.to_device(draw.standard_normal(1 << 20, dtype=numpy.float32)) for _ in range(2))
+    report = Report(steps, cuda.synchronize)
+    report.run(lambda: blend[x.size // 256, 256](x, y))
+    report.end(x.copy_to_host())
+
+
 PROGRAMS = {
     it.__name__: it
-    for it in (resnet, encoder, language, generation, unet, graph, loader, nccl, ranks, rank, compiled, jax, cupy, triton)
+    for it in (
+        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, rank, compiled,
+        jax, cupy, triton, numba,
+    )
 }
 
 if __name__ == "__main__":

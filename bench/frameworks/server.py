@@ -13,13 +13,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch  # noqa: E402 (the variables come first)
 
-from programs import llama  # noqa: E402
+from programs import transformers_llama  # noqa: E402
 
 
 def main():
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
     torch.manual_seed(7)
-    model = llama(torch, int(sys.argv[2]) if len(sys.argv) > 2 else 16).eval()
+    model = transformers_llama(torch, int(sys.argv[2]) if len(sys.argv) > 2 else 16).eval()
 
     def answer(prompt):
         tokens = torch.tensor([[ord(letter) for letter in prompt] or [1]], device="cuda")

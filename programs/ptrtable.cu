@@ -1,5 +1,6 @@
-// A table of pointers in a buffer, as batched libraries take them: a launch
-// names the table, and the kernel writes what its entries point to.
+// A table of pointers in a buffer that kernels fill and change: a launch names
+// the table, and the kernel writes what its entries point to. No copy tells
+// what is in the table; `batches` has tables that copies fill.
 #include "common.h"
 
 __global__ void batched(unsigned *const *outs, const unsigned *const *ins, unsigned n, unsigned k) {
@@ -9,6 +10,20 @@ __global__ void batched(unsigned *const *outs, const unsigned *const *ins, unsig
     if (i < n) {
         out[i] = out[i] + in[(i * 7 + k) % n] * (blockIdx.y + 1);
     }
+}
+
+__global__ void put(unsigned **table, unsigned at, unsigned *pointer) {
+    table[at] = pointer;
+}
+
+// A table of these pointers.
+static unsigned **table_of(const std::vector<unsigned *> &pointers) {
+    unsigned **table = device_array<unsigned *>(pointers.size());
+    for (unsigned at = 0; at < pointers.size(); at++) {
+        put<<<1, 1>>>(table, at, pointers[at]);
+        CHECK_LAUNCH();
+    }
+    return table;
 }
 
 // Exchanges two entries of a table.
@@ -29,7 +44,7 @@ int main(int argc, char **argv) {
         }
         (b < batch ? outs : ins).push_back(to_device(first));
     }
-    unsigned **out_table = to_device(outs), **in_table = to_device(ins);
+    unsigned **out_table = table_of(outs), **in_table = table_of(ins);
 
     dim3 grid(blocks_for(n, 256), batch);
     for (long k = 1; k <= o.steps; k++) {

@@ -191,6 +191,103 @@ fn stored_pointers_and_tables_leave_the_set_open() {
     assert!(!found.complete);
 }
 
+/// Writes where the n-th pointer of its first parameter leads.
+const THROUGH_A_TABLE: &str = ".visible .entry k(.param .u64 t, .param .u64 q) { .reg .b64 %rd<5>; .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [t]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 8; add.s64 %rd2, %rd1, %rd2;
+    ld.global.u64 %rd3, [%rd2]; st.global.u32 [%rd3], 1; ret; }";
+
+/// The program's copies into a table are all that says where its entries lead; known code that loads no pointer does not
+/// follow them.
+#[test]
+fn a_table_that_the_program_has_copied_names_what_it_points_to() {
+    let mut bench = bench();
+    let with_text = kernel(&mut bench, THROUGH_A_TABLE);
+    let text = format!("{HEAD}{THROUGH_A_TABLE}");
+    let opaque = bench.module_recorded_as(&text, b"machine code");
+    let opaque = bench.function(opaque, "k");
+    let tame = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 t, .param .u64 q) { .reg .b64 %rd<2>;
+        ld.param.u64 %rd1, [t]; st.global.u32 [%rd1], 1; ret; }",
+    );
+    let [table, a, b, c] = [4096, 64, 64, 64].map(|size| bench.allocate(size));
+    let copied = [a + 8, 5, b, a + 16];
+    let pointers = &mut bench.site.session.pointers;
+    pointers.write(table + 64, &block(&copied));
+    let write = |bench: &Bench, function, at| {
+        let mut found = predict(bench, function, &block(&[at, c])).writes;
+        found.sort();
+        found
+    };
+    let sorted = |addresses: &[u64]| {
+        let mut found = around(addresses);
+        found.sort();
+        found
+    };
+    // Each buffer is named once; the second parameter is no pointer as far as the text says.
+    assert_eq!(
+        write(&bench, with_text, table + 64),
+        sorted(&[table + 64, a + 8, b])
+    );
+    assert_eq!(write(&bench, opaque, table), sorted(&[table, a + 8, b, c]));
+    assert_eq!(
+        write(&bench, opaque, table + 72),
+        sorted(&[table + 72, a + 16, b, c])
+    );
+    assert_eq!(write(&bench, tame, table), sorted(&[table]));
+    // Another table takes its place, and memory that is gone is not named.
+    bench
+        .site
+        .session
+        .pointers
+        .write(table + 64, &block(&[c, b, 0, 0]));
+    bench.site.session.remove_allocation(b).unwrap();
+    assert_eq!(write(&bench, with_text, table), sorted(&[table, c]));
+    bench.site.session.remove_allocation(table).unwrap();
+    let left = bench.site.session.pointers.within(table, 4096);
+    assert_eq!(left.count(), 0);
+}
+
+/// A structure that points to a table is followed to the table's entries.
+#[test]
+fn a_table_of_tables_is_followed() {
+    let mut bench = bench();
+    let function = kernel(&mut bench, THROUGH_A_TABLE);
+    let [first, second, a] = [64, 4096, 64].map(|size| bench.allocate(size));
+    let pointers = &mut bench.site.session.pointers;
+    pointers.write(first, &block(&[second + 512]));
+    pointers.write(second + 512, &block(&[a, first]));
+    let found = predict(&bench, function, &block(&[first, 0])).writes;
+    assert_eq!(found, around(&[first, second + 512, a]));
+}
+
+/// What a table holds is asked at each launch of a graph.
+#[test]
+fn a_replayed_kernel_finds_the_table_as_it_is_now() {
+    let mut bench = bench();
+    let function = kernel(&mut bench, THROUGH_A_TABLE);
+    let [table, a, b, other] = [64, 64, 64, 64].map(|size| bench.allocate(size));
+    let (exec, params) = (ExecId::from_raw(0x9010), block(&[table, 0]));
+    let graph = graph(function, &params, other, (other, other));
+    let record = Executable {
+        context: CONTEXT,
+        flags: 0,
+        graph,
+    };
+    bench.site.session.executables.insert(exec, record).unwrap();
+    let mut predictor = Predictor::default();
+    let call = Op::GraphLaunch {
+        exec,
+        stream: LEGACY,
+    };
+    for target in [a, b] {
+        bench.site.session.pointers.write(table, &block(&[target]));
+        let found = predictor.predict(&call, &bench.site).writes;
+        let names = |it| found.contains(&Target::Around(it));
+        assert_eq!((names(a), names(b)), (target == a, target == b));
+    }
+}
+
 #[test]
 fn local_copies_and_calls_are_followed() {
     let mut bench = bench();

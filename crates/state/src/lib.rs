@@ -17,6 +17,7 @@ mod image;
 mod load_order;
 mod memory;
 mod objects;
+mod pointers;
 pub mod records;
 mod session;
 mod sharing;
@@ -36,6 +37,7 @@ pub use objects::{
     Array, Context, Device, Event, Executable, Function, ImageId, MipmappedArray, Module, Places,
     ReferenceKey, Stream, TextureKey, Variable,
 };
+pub use pointers::{KNOWN_POINTERS, KNOWN_TABLES, LONGEST_TABLE, Pointers, TABLE_HEAD};
 pub use session::{Deferred, Queued, Removed, Session};
 pub use sharing::{Fetched, Shared, Sharing};
 pub use table::{Kind, Table};

@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`] and [`Sharing::opened`], in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`], [`Sharing::opened`] and [`Session::pointers`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 11 | |
+//! | 12 | |
+//! | 11 | the pointers in device memory |
 //! | 10 | the events that other processes share |
 //! | 9 | the references and the arrays with levels |
 //! | 8 | where multiprocessors lie |
@@ -39,7 +40,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -151,6 +152,7 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let body = postcard::to_extend(&session.mipmaps, body).map_err(RecordError::Encode)?;
     let opened = &session.sharing.opened;
     let body = postcard::to_extend(opened, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.pointers, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -197,16 +199,17 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let mut body = Cow::Borrowed(body);
     // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 16,
-        2 => 15,
-        3 => 13,
-        4 => 12,
-        5 => 11,
-        6 => 10,
-        7 => 7,
-        8 => 4,
-        9 => 3,
-        10 => 1,
+        1 => 17,
+        2 => 16,
+        3 => 14,
+        4 => 13,
+        5 => 12,
+        6 => 11,
+        7 => 8,
+        8 => 5,
+        9 => 4,
+        10 => 2,
+        11 => 1,
         _ => 0,
     };
     if missing > 0 {
@@ -227,6 +230,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     session.mipmaps = mipmaps;
     let (opened, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.sharing.opened = opened;
+    let (pointers, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.pointers = pointers;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

@@ -11,8 +11,9 @@ use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
-    ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places, ReferenceKey,
-    Reservation, Sharing, StateError, Stream, Table, TensorMaps, TextureKey, Variable,
+    ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places, Pointers,
+    ReferenceKey, Reservation, Sharing, StateError, Stream, Table, TensorMaps, TextureKey,
+    Variable,
 };
 
 /// See the crate's documentation.
@@ -82,6 +83,9 @@ pub struct Session {
     /// Arrays with levels. In the records they come behind the references.
     #[serde(skip)]
     pub mipmaps: Table<MipmappedArray>,
+    /// Pointers that the program has copied into device memory. In the records they come last.
+    #[serde(skip)]
+    pub pointers: Pointers,
 }
 
 /// An operation that waits for its turn.
@@ -458,6 +462,7 @@ impl Session {
     /// There is none.
     pub fn remove_allocation(&mut self, address: Address) -> Result<Allocation, StateError> {
         let gone = self.allocations.remove(address)?;
+        self.pointers.forget(address, gone.size);
         self.sharing.shared.remove(&gone.buffer);
         Ok(gone)
     }

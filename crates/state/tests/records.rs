@@ -324,16 +324,17 @@ fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
     for (version, missing) in [
-        (1, 16),
-        (2, 15),
-        (3, 13),
-        (4, 12),
-        (5, 11),
-        (6, 10),
-        (7, 7),
-        (8, 4),
-        (9, 3),
-        (10, 1),
+        (1, 17),
+        (2, 16),
+        (3, 14),
+        (4, 13),
+        (5, 12),
+        (6, 11),
+        (7, 8),
+        (8, 5),
+        (9, 4),
+        (10, 2),
+        (11, 1),
     ] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
@@ -376,7 +377,11 @@ fn textures_are_read_back_and_go_with_their_context() {
     };
     session.textures.insert(key, surface.clone());
     session.tensor_maps.add([3; 128], 0x1000, 64);
-    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    let pointer = DEVICE_BASE + 0x4000;
+    session.pointers.write(DEVICE_BASE, &pointer.to_le_bytes());
+    let read = decode(&encode(&session).unwrap()).unwrap();
+    assert_eq!(read, session);
+    assert_eq!(read.pointers.within(DEVICE_BASE, 8).count(), 1);
     let elsewhere = TextureKey {
         context: ContextId::from_raw(0x9990),
         ..key
@@ -492,7 +497,7 @@ fn a_cut_or_newer_file_is_refused() {
         assert!(decode(&bytes[..len]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[8] = 12;
+    newer[8] = 13;
     let sum = *blake3::Hasher::new()
         .update(&newer[..24])
         .update(&newer[56..])
@@ -503,7 +508,7 @@ fn a_cut_or_newer_file_is_refused() {
         decode(&newer)
             .unwrap_err()
             .to_string()
-            .contains("version 12")
+            .contains("version 13")
     );
 }
 

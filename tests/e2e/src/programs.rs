@@ -91,6 +91,7 @@ pub const PROGRAMS: &[Program] = &[
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),
     plain("ptrtable", &[], &["--steps", "20000"]),
+    plain("batches", &["--steps", "2000"], &["--steps", "20000"]),
     plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),
     plain("heat2d-shared", &[], &["--steps", "20000"]),
     quick("graphs-shared", &["--steps", "2400"], &["--steps", "8000"]),

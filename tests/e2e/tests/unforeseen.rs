@@ -32,6 +32,8 @@ const BREAKERS: [Breaker; 4] = [HIDDEN, OVERRUN, PTRTABLE, CHAIN];
 /// One whose kernels write nothing else, in replayed graphs. The first of two that it launches in turn writes two of
 /// its buffers, so it goes out while the third is being copied.
 const GRAPHS: Breaker = breaker("graphs", 3 << 15, 2 << 15);
+/// One whose kernels write what tables name that the host has copied to the device: that is foreseen.
+const BATCHES: Breaker = breaker("batches", 24 << 16, 0);
 /// A node of `chain` is the least that has to be held, in bytes.
 const NODE: u64 = 4096;
 /// Beside its buffers a program has tables: less than is held, and less than this in all.
@@ -277,6 +279,56 @@ fn captures_learn_until_they_are_not_overtaken() -> Result<()> {
         subject.close()?;
     }
     Ok(())
+}
+
+/// Buffers in a table that the program has copied to the device are set aside before a kernel writes them.
+#[test]
+fn what_copied_tables_name_is_foreseen() -> Result<()> {
+    for by in ["content", "ptx"] {
+        let subject = Subject::start(BATCHES, &[])?;
+        let (image, told) = subject
+            .pause_until(by, "image", |told| {
+                let violations = count(&told["device"]["validation"]["violations"])?;
+                ensure!(overtaken(told)? + violations == 0, "{told}");
+                let stall = &told["device"]["stall"];
+                Ok(count(&stall["isolated_bytes"])? + count(&stall["waits"])? > 0)
+            })
+            .context(by)?;
+        let validation = &told["device"]["validation"];
+        ensure!(validation["by"] == by, "{told}");
+        subject.check_image(&image).context(by)?;
+        subject.close()?;
+    }
+    Ok(())
+}
+
+/// Every launch with a copied table is predicted; what kernels have put into a table is not known.
+#[test]
+fn a_trace_counts_no_launch_that_a_copied_table_explains() -> Result<()> {
+    let scene = Scene::new()?;
+    let counts = |program: &str| -> Result<[u64; 2]> {
+        let path = scene.tree().program(program)?;
+        let folder = scene.sandbox().work().join(program);
+        let [path, folder] = [&path, &folder].map(|it| it.to_str().expect("a path"));
+        let run = ["trace", "--device", "soft", "--json", "-o", folder, "--"];
+        let words = [&run[..], &[path, "--steps", "40"]].concat();
+        let told = scene.fermata().call(&words)?.success("fermata trace")?;
+        let start = told.stdout.find('{').unwrap_or(0);
+        let told: serde_json::Value = serde_json::from_str(&told.stdout[start..])?;
+        let kernels = told["trace"]["kernels"].as_array().context("kernels")?;
+        let of_table = kernels.iter().find(|it| {
+            it["name"]
+                .as_str()
+                .is_some_and(|name| name.contains("batched"))
+        });
+        let kernel = of_table.context("the kernel")?;
+        Ok([count(&kernel["checked"])?, count(&kernel["mispredicted"])?])
+    };
+    let foreseen = counts("batches")?;
+    ensure!(foreseen == [40, 0], "{foreseen:?}");
+    let [checked, missed] = counts("ptrtable")?;
+    ensure!(checked == 40 && missed > 0, "{checked}, {missed}");
+    scene.close()
 }
 
 #[test]

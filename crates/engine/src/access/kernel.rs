@@ -7,6 +7,7 @@ use fermata_abi::op::Address;
 use fermata_ptx::analysis::{ParamSlot, Roots, Summary};
 
 use super::signature::{self, Kind};
+use super::tables::Through;
 
 /// Eight bytes of a parameter block that may hold an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(super) struct Plan {
     pub complete: bool,
     /// Whether the text says that the kernel follows pointers which it finds in memory.
     pub follows_pointers: bool,
+    /// What it may do with memory that it reaches through pointers which it finds in memory.
+    pub through: Through,
 }
 
 /// Offset and size of each parameter.
@@ -83,6 +86,10 @@ impl Plan {
             symbols: symbols.collect(),
             complete: exact && found,
             follows_pointers: summary.reads.loaded || summary.writes.loaded,
+            through: Through {
+                read: summary.opaque || summary.reads.loaded,
+                write: summary.opaque || summary.writes.loaded,
+            },
         }
     }
 
@@ -92,6 +99,10 @@ impl Plan {
         every_word(&mut words, layout, name);
         Self {
             words: flat(words),
+            through: Through {
+                read: true,
+                write: true,
+            },
             ..Self::default()
         }
     }
@@ -184,10 +195,10 @@ mod tests {
         summary.writes.params.insert(slot(Some(16)));
         let plan = Plan::from_text(&summary, "k", &[(0, 8), (8, 24)], true);
         assert_eq!(plan.words, [word(16, true, false), word(24, false, true)]);
-        assert!(plan.complete);
+        assert!(plan.complete && plan.through.is_nothing());
         summary.writes.loaded = true;
         let plan = Plan::from_text(&summary, "k", &[(0, 8), (8, 24)], true);
         assert_eq!(plan.words, [word(16, true, true), word(24, false, true)]);
-        assert!(!plan.complete);
+        assert!(!plan.complete && plan.through.write && !plan.through.read);
     }
 }

@@ -6,6 +6,7 @@
 //!                   └─── no text: signature, every word ─► these words, incomplete     (kernel, signature)
 //!  graph launch ── its nodes, joined once ──────────────► all of the above             (graph)
 //!                                    words ── live memory of the session? (places) ──► Around(address)
+//!                                      └── pointers copied there, if the kernel may load any (tables) ──► Around(pointer)
 //! ```
 //! What a set names may go untouched; what it does not name is untouched if the set is complete. (PhoenixOS, section
 //! 4.1, speculates from arguments; text is used where there is any.)
@@ -15,6 +16,7 @@ mod kernel;
 mod places;
 mod predictor;
 mod signature;
+mod tables;
 mod transfer;
 
 use fermata_abi::op::{Address, ArrayId};

@@ -10,6 +10,7 @@ use fermata_state::{ImageId, Session, TensorMaps};
 
 use super::graph::GraphPlan;
 use super::kernel::Plan;
+use super::tables::{Through, follow};
 use super::{AccessSet, Places, Range, Target, transfer};
 use crate::text::text_of;
 use crate::{HandleMap, Live, Site};
@@ -29,6 +30,8 @@ struct World<'s> {
 /// A graph's plan and what it depends on.
 struct KnownGraph {
     plan: GraphPlan,
+    /// Of each kernel that may load pointers: how it uses what they lead to, and what its parameters point to.
+    tables: Vec<(Through, Vec<Address>)>,
     /// [`Live::graph_revision`] when it was made.
     revision: u64,
     /// [`Session::last_buffer`] when it was made, if a variable was not known then.
@@ -119,6 +122,8 @@ impl Predictor {
         let mut set = resolve(plan, params, world.session, |address| {
             places.around(world.session, address).is_some()
         });
+        let pointers = words(plan, params);
+        follow(world.session, places, pointers, plan.through, &mut set);
         for address in self.remembered.get(&function).into_iter().flatten() {
             if places.around(world.session, *address).is_some() {
                 set.add(Target::Around(*address), true, true);
@@ -189,7 +194,7 @@ impl Predictor {
             let Ok(executable) = session.executables.get(exec) else {
                 return unknown();
             };
-            let mut waits = None;
+            let (mut waits, mut tables) = (None, Vec::new());
             let mut of_kernel = |function: FunctionId, params: &[u8]| {
                 self.plan(function, world);
                 let Some(plan) = self.plans.get(&function) else {
@@ -198,16 +203,20 @@ impl Predictor {
                 if plan.symbols.iter().any(|symbol| symbol.address.is_none()) {
                     waits = Some(session.last_buffer());
                 }
-                // Whether memory lives is asked at each launch.
+                // Whether memory lives is asked at each launch, and what tables hold.
                 let mut set = resolve(plan, params, session, |_| true);
                 for address in self.remembered.get(&function).into_iter().flatten() {
                     set.add(Target::Around(*address), true, true);
+                }
+                if !plan.through.is_nothing() {
+                    tables.push((plan.through, words(plan, params).collect()));
                 }
                 set
             };
             let plan = GraphPlan::of(&executable.graph, &mut of_kernel);
             let known = KnownGraph {
                 plan,
+                tables,
                 revision,
                 waits,
             };
@@ -220,6 +229,9 @@ impl Predictor {
         let mut set = known
             .plan
             .set(|address| places.around(session, address).is_some());
+        for (how, pointers) in &known.tables {
+            follow(session, places, pointers.iter().copied(), *how, &mut set);
+        }
         references(session, &mut set);
         set
     }
@@ -238,6 +250,18 @@ fn analyse(image: &[u8], version: Option<u32>) -> Known {
     Some((Arc::new(Analysis::of(&module)), exact))
 }
 
+/// The eight bytes of a parameter block at `offset`.
+fn value(params: &[u8], offset: usize) -> Option<u64> {
+    let bytes = params.get(offset..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+/// What a launch with this parameter block has in the words that may be pointers to what is read.
+fn words(plan: &Plan, params: &[u8]) -> impl Iterator<Item = Address> {
+    let read = plan.words.iter().filter(|word| word.read);
+    read.filter_map(|word| value(params, word.offset))
+}
+
 /// The set of a launch with this parameter block.
 fn resolve(
     plan: &Plan,
@@ -250,10 +274,9 @@ fn resolve(
         ..AccessSet::default()
     };
     for word in &plan.words {
-        let Some(bytes) = params.get(word.offset..).and_then(<[u8]>::first_chunk) else {
+        let Some(address) = value(params, word.offset) else {
             continue;
         };
-        let address = u64::from_le_bytes(*bytes);
         if lives(address) {
             set.add(Target::Around(address), word.read, word.write);
         }

@@ -87,13 +87,18 @@ impl Bench {
 
     /// Loads PTX; the module's handle.
     pub fn module(&mut self, text: &str) -> ModuleId {
+        self.module_recorded_as(text, text.as_bytes())
+    }
+
+    /// Loads PTX whose module is recorded with another image: the session does not know the text of what runs.
+    pub fn module_recorded_as(&mut self, text: &str, image: &[u8]) -> ModuleId {
         let module = self.handle();
         let Site { session, live } = &mut self.site;
         live.enter(CONTEXT).unwrap();
         let loaded = live.driver.load_module(text.as_bytes());
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
         session
-            .add_module(module, CONTEXT, ImageBytes::from(text.as_bytes()).named())
+            .add_module(module, CONTEXT, ImageBytes::from(image).named())
             .unwrap();
         live.modules.insert(module, loaded);
         module

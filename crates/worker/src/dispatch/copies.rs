@@ -48,12 +48,14 @@ impl Server {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
             live.driver.copy_from_slice(*to, bytes, handle)?;
+            self.note_bytes(*to, bytes);
             return self.issued(stream, answered, ticket);
         }
         if let (Place::Address(to), Place::Address(from)) = (to, from) {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
             live.driver.copy(*to, *from, len, handle)?;
+            self.note_copy(*to, *from, len);
             return self.issued(stream, answered, ticket);
         }
         let pitch = Pitch { row: len, rows: 1 };
@@ -62,7 +64,12 @@ impl Server {
             height: 1,
             depth: 1,
         };
-        self.copy_3d(to, from, (pitch, pitch), &extent, stream, answered, ticket)
+        let noted = self.noted_bytes(to, from, len);
+        let step = self.copy_3d(to, from, (pitch, pitch), &extent, stream, answered, ticket)?;
+        if let Some(noted) = noted {
+            self.take_note(noted);
+        }
+        Ok(step)
     }
 
     #[allow(clippy::too_many_arguments)]

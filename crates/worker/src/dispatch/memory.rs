@@ -271,6 +271,7 @@ impl Server {
         for (start, size) in self.mappings_within(address, size)? {
             self.site.live.driver.unmap(start, size)?;
             let memory = self.site.session.remove_mapping(start)?.memory;
+            self.site.session.pointers.forget(start, size);
             if !self.site.session.memories.contains(memory) {
                 self.keep_offers();
                 self.drop_physical(memory)?;

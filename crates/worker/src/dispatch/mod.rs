@@ -13,6 +13,7 @@ mod memory;
 mod mipmaps;
 mod modules;
 mod occupancy;
+mod pointers;
 mod sharing;
 mod streams;
 mod tensors;
@@ -206,6 +207,10 @@ impl Server {
                 let handle = live.stream(*stream)?;
                 live.driver
                     .fill(*address, *pitch, *element, *value, *width, *height, handle)?;
+                if *height == 1 {
+                    let bytes = width.saturating_mul(u64::from(*element));
+                    self.site.session.pointers.forget(*address, bytes);
+                }
                 self.issued(*stream, *answered, ticket)
             }
             Op::ArrayCreate {

@@ -7,6 +7,7 @@
 //! | `SHARED` | folder by which several processes count what they take of a device's memory together | each has all of it |
 //! | `NAME` | name of the devices | Fermata Software GPU |
 //! | `COMPUTE_CAPABILITY` | as `major.minor` | 9.0 |
+//! | `CUDA_VERSION` | version that the driver says it is of, as `major.minor`; its functions stay | 13.0 |
 //! | `THREADS` | threads that run the blocks of a kernel; 0: one per core. More run those of a cooperative launch, and of kernels whose blocks wait for later ones | 0 |
 //! | `HOST_LINK` | bytes per second between host and device; 0: as fast as it goes | 0 |
 //! | `PEER_LINK` | bytes per second between devices; 0: as fast as it goes | 0 |
@@ -25,6 +26,8 @@
 
 use std::path::PathBuf;
 
+use fermata_abi::sys::driver as cu;
+
 use crate::error::{INVALID_VALUE, Result};
 
 /// Multiprocessors every device reports.
@@ -41,6 +44,8 @@ pub struct Settings {
     pub name: String,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
+    /// Version that the driver says it is of, as `cuDriverGetVersion` counts.
+    pub cuda_version: i32,
     /// Threads that run blocks.
     pub threads: usize,
     /// Bytes per second between host and device; 0 is unlimited.
@@ -76,6 +81,7 @@ impl Default for Settings {
             memory: 4 << 30,
             name: "Fermata Software GPU".to_owned(),
             compute_capability: (9, 0),
+            cuda_version: cu::CUDA_VERSION as i32,
             threads: 0,
             host_link: 0,
             peer_link: 0,
@@ -143,12 +149,21 @@ impl Settings {
             settings.name = name;
         }
         if let Some(text) = get("COMPUTE_CAPABILITY") {
-            let (major, minor) = text.split_once('.').ok_or(INVALID_VALUE)?;
-            let digit = |text: &str| text.parse::<u32>().map_err(|_| INVALID_VALUE);
-            settings.compute_capability = (digit(major)?, digit(minor)?);
+            settings.compute_capability = parse_version(&text).ok_or(INVALID_VALUE)?;
+        }
+        if let Some(text) = get("CUDA_VERSION") {
+            let parts = parse_version(&text).filter(|(major, minor)| *major < 1000 && *minor < 100);
+            let (major, minor) = parts.ok_or(INVALID_VALUE)?;
+            settings.cuda_version = (major * 1000 + minor * 10) as i32;
         }
         Ok(settings)
     }
+}
+
+/// Two numbers with a dot between.
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Numbers, separated by commas, that are the pairs of multiprocessors together.
@@ -201,6 +216,8 @@ mod tests {
             assert_eq!(with("PLACES", wrong), Err(INVALID_VALUE), "{wrong}");
         }
         assert_eq!(with("PLACES", "3,5").unwrap().places, Some(vec![3, 5]));
+        assert_eq!(with("CUDA_VERSION", "12.8").unwrap().cuda_version, 12080);
+        assert_eq!(with("CUDA_VERSION", "12"), Err(INVALID_VALUE));
         assert_eq!(with("DEVICES", "2").unwrap().devices, 2);
         assert_eq!(
             with("COMPUTE_CAPABILITY", "8.6")

@@ -330,6 +330,13 @@ pub const SETTINGS: &[Setting] = &[
         "9.0",
     ),
     setting(
+        "FERMATA_SOFTGPU_CUDA_VERSION",
+        Worker,
+        Capability,
+        "CUDA version that the software GPU says its driver is of, as `major.minor`",
+        "13.0",
+    ),
+    setting(
         "FERMATA_SOFTGPU_HOST_LINK",
         Worker,
         Bytes,

@@ -1,6 +1,7 @@
 //! Starting the driver and its version.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::OnceLock;
 
 use fermata_abi::sys::driver as cu;
 
@@ -8,9 +9,7 @@ use super::args::Out;
 use crate::driver;
 use crate::error::{INVALID_VALUE, Result};
 use crate::remote::helper;
-
-/// The CUDA version this driver is of.
-pub const VERSION: c_int = cu::CUDA_VERSION as c_int;
+use crate::settings::Settings;
 
 api! {
     fn cuInit(flags: c_uint) {
@@ -23,7 +22,7 @@ api! {
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        version.set(VERSION)
+        version.set(self::version()?)
     }
 
     /// Answers that all writes are visible, as they always are.
@@ -39,6 +38,16 @@ api! {
     fn cuProfilerStart | fn cuProfilerStop() {
         crate::context::current().map(drop)
     }
+}
+
+/// The CUDA version that this driver says it is of. Runtimes ask before they start it.
+pub fn version() -> Result<c_int> {
+    static KNOWN: OnceLock<c_int> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let set = Settings::from_env()?.cuda_version;
+    Ok(*KNOWN.get_or_init(|| set))
 }
 
 /// The driver, for functions that need no context.

@@ -8,7 +8,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_tables::{CodeCache, Driver, Identity, Places, Result};
 
 use super::args::{In, Out};
-use super::init::{VERSION, driver};
+use super::init::{driver, version};
 use super::{context as contexts, module as modules, to_pointer};
 use crate::attributes::attribute;
 use crate::context;
@@ -48,7 +48,7 @@ impl Driver for SoftGpu {
     }
 
     fn version(&self) -> i32 {
-        VERSION
+        version().unwrap_or(0)
     }
 
     fn devices(&self) -> Vec<Identity> {

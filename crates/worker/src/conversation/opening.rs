@@ -18,6 +18,8 @@ use crate::preparation::{Folders, Keeper};
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
 /// Bytes a second that saves write to storage at most.
 const WRITE_RATE: &str = "FERMATA_WRITE_RATE";
+/// `cuDriverGetVersion` of the oldest driver that is used.
+const OLDEST: i32 = 13000;
 
 impl Worker {
     pub(super) fn open(
@@ -53,6 +55,7 @@ impl Worker {
         };
         self.keeper = Some(Keeper::start().map_err(|error| host(&error))?);
         let driver = Arc::new(Driver::load(path).map_err(|error| host(&error))?);
+        refuse_older(&driver)?;
         let facts: Vec<DeviceFacts> = (0..driver.device_count())
             .map(|index| driver.device_facts(index))
             .collect::<Result<_, _>>()
@@ -162,6 +165,23 @@ impl Worker {
             trouble: status.trouble.unwrap_or_default(),
         }))
     }
+}
+
+/// Programs are told of functions that older drivers do not have.
+fn refuse_older(driver: &Driver) -> Result<(), Failure> {
+    let version = driver.version();
+    if version >= OLDEST {
+        return Ok(());
+    }
+    let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    let message = format!(
+        "the driver `{}` is of CUDA {}, and Fermata needs one of CUDA {} or newer: NVIDIA's driver 580",
+        driver.path().display(),
+        text(version),
+        text(OLDEST)
+    );
+    let hint = "install a newer driver, or run the program with `--device soft`";
+    Err(failure(FailureKind::Host, message, hint))
 }
 
 fn device_info(facts: &DeviceFacts, driver_version: i32) -> DeviceInfo {

@@ -1,6 +1,8 @@
 // Histogram with atomics: one per block in dynamic shared memory, added to the
-// whole with global atomics; also the atomics that compilers rarely emit.
+// whole with global atomics; also the atomics that compilers rarely emit. A
+// profiler is told where the work begins and ends, as CUDA's samples do.
 #include "common.h"
+#include <cuda_profiler_api.h>
 
 constexpr int BINS = 256;
 
@@ -41,6 +43,7 @@ int main(int argc, char **argv) {
     CHECK(cudaMemcpy(dextremes, &start, sizeof start, cudaMemcpyHostToDevice));
 
     std::vector<unsigned> expected(BINS, 0);
+    CHECK(cudaProfilerStart());
     for (long k = 1; k <= o.steps; k++) {
         for (int i = 0; i < n; i++) {
             data[i] = noise((uint64_t)k * n + i);
@@ -53,6 +56,7 @@ int main(int argc, char **argv) {
         step(o, k, o.steps);
     }
 
+    CHECK(cudaProfilerStop());
     std::vector<unsigned> bins = from_device(dbins, BINS);
     require(bins == expected, "the bins differ from the host's");
     Extremes end = from_device(dextremes, 1)[0];

@@ -131,6 +131,21 @@ impl Program {
     }
 }
 
+/// The program of this name, also one built for another runtime (`NAME-RUNTIME`) that [`PROGRAMS`] does not list.
+pub fn find(name: &str) -> Option<Program> {
+    let listed = |name: &str| PROGRAMS.iter().copied().find(|it| it.name == name);
+    listed(name).or_else(|| {
+        let (plain, _runtime) = name.split_once('-')?;
+        // For the rest of the run, as the names of the table.
+        let name = name.to_owned().leak();
+        Some(Program {
+            name,
+            quick: false,
+            ..listed(plain)?
+        })
+    })
+}
+
 /// The digest recorded for a program with its default options, whichever runtime it is built for.
 pub fn digest(name: &str) -> Option<&'static str> {
     let (name, _runtime) = name.split_once('-').unwrap_or((name, ""));

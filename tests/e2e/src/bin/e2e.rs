@@ -20,7 +20,7 @@ use fermata_e2e::case::{
 };
 use fermata_e2e::deaths::{self, Death, bringing, taking};
 use fermata_e2e::moment::Moment;
-use fermata_e2e::programs::{PROGRAMS, Program};
+use fermata_e2e::programs::{self, PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
 use fermata_e2e::tree::Tree;
 
@@ -181,10 +181,8 @@ fn select(common: &Common) -> Result<Vec<Program>> {
         names => names
             .iter()
             .map(|name| {
-                let found = PROGRAMS.iter().find(|p| p.name == name);
-                found
-                    .copied()
-                    .with_context(|| format!("no program `{name}`"))
+                let found = programs::find(name);
+                found.with_context(|| format!("no program `{name}`"))
             })
             .collect::<Result<_>>()?,
     };

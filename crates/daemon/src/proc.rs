@@ -129,6 +129,33 @@ pub fn tree(root: u32) -> Vec<u32> {
     tree
 }
 
+/// The same of processes that stand still, without a look at any others: while they run, some could be missed.
+pub fn still_tree(root: u32) -> Vec<u32> {
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        let Ok(children) = children(tree[next]) else {
+            return self::tree(root);
+        };
+        tree.extend(children);
+        next += 1;
+    }
+    tree
+}
+
+/// The children of a process that stands still: those of each of its threads.
+fn children(pid: u32) -> io::Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(entry?.path().join("children"))?;
+        children.extend(
+            text.split_whitespace()
+                .filter_map(|it| it.parse::<u32>().ok()),
+        );
+    }
+    Ok(children)
+}
+
 /// The parent, grandparent, ... of a process, itself first.
 pub fn ancestors(pid: u32) -> Vec<u32> {
     let mut line = vec![pid];
@@ -259,6 +286,8 @@ mod tests {
         let me = std::process::id();
         let id = ProcessId::of(child.id()).expect("it runs");
         assert!(tree(me).contains(&child.id()));
+        assert!(still_tree(me).contains(&child.id()));
+        assert_eq!(still_tree(child.id()), [child.id()]);
         assert!(ancestors(child.id()).starts_with(&[child.id(), me]));
         assert_eq!(
             inner_pid(child.id()),

@@ -16,6 +16,9 @@ const FIRST: RawFd = 3;
 /// The descriptor with the answers in a CRIU of ours; above those that it is given otherwise.
 pub const KERNEL_DESCRIPTOR: i32 = 99;
 
+/// The socket at which a CRIU of ours asks for mappings; `fermata-pagefilter` has the same number.
+const MAPPINGS_DESCRIPTOR: RawFd = 98;
+
 /// What a new process gets beyond what [`Command`] says.
 #[derive(Default)]
 pub struct Extra {
@@ -42,6 +45,8 @@ pub struct Extra {
     pub own_ipc: bool,
     /// What CRIU knows of the kernel; its descriptor [`KERNEL_DESCRIPTOR`], and that of all below it.
     pub kernel: Option<Arc<OwnedFd>>,
+    /// Where CRIU asks for mappings; its descriptor [`MAPPINGS_DESCRIPTOR`], and that of all below it.
+    pub mappings: Option<OwnedFd>,
 }
 
 impl Extra {
@@ -150,8 +155,8 @@ pub fn close_inherited() {
 ///
 /// # Safety
 /// Only between fork and exec.
-unsafe fn close_at_exec(first: RawFd, last: libc::c_uint) {
-    let first = first as libc::c_uint;
+unsafe fn close_at_exec(first: RawFd) {
+    let (first, last) = (first as libc::c_uint, libc::c_uint::MAX);
     // SAFETY: a plain system call on this process's own table of descriptors.
     unsafe {
         libc::syscall(
@@ -196,20 +201,22 @@ pub fn prepare(command: &mut Command, extra: Extra) {
                 &none,
                 std::ptr::null_mut(),
             ))?;
-            // Before its number is somebody else's.
-            let kernel = match &extra.kernel {
-                Some(kernel) => Some(above_targets(kernel)?),
-                None => None,
-            };
-            place(&extra.fds)?;
-            let first = FIRST + extra.fds.len() as RawFd;
-            match kernel {
-                Some(kernel) => {
-                    close_at_exec(first, KERNEL_DESCRIPTOR as libc::c_uint - 1);
-                    close_at_exec(KERNEL_DESCRIPTOR + 1, libc::c_uint::MAX);
-                    check(libc::dup2(kernel, KERNEL_DESCRIPTOR))?;
+            // Before their numbers are somebody else's.
+            let mut fixed = [
+                (extra.kernel.as_deref(), KERNEL_DESCRIPTOR, -1),
+                (extra.mappings.as_ref(), MAPPINGS_DESCRIPTOR, -1),
+            ];
+            for (fd, _, copy) in &mut fixed {
+                if let Some(fd) = fd {
+                    *copy = above_targets(fd)?;
                 }
-                None => close_at_exec(first, libc::c_uint::MAX),
+            }
+            place(&extra.fds)?;
+            close_at_exec(FIRST + extra.fds.len() as RawFd);
+            for (_, number, copy) in fixed {
+                if copy >= 0 {
+                    check(libc::dup2(copy, number))?;
+                }
             }
             if let Some(umask) = extra.umask {
                 libc::umask(umask & 0o777);

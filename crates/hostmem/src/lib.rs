@@ -23,8 +23,10 @@ mod image;
 mod inject;
 mod maps;
 mod memory;
+mod overlay;
 mod scan;
 mod slots;
+mod smaps;
 mod sys;
 mod traced;
 mod tracker;
@@ -34,6 +36,7 @@ pub use filter::WITHOUT_IO_URING;
 pub use image::settle;
 pub use inject::{acquire, check_kernel};
 pub use scan::is_tracked;
+pub use smaps::{can_describe, describe};
 pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker};
 
 /// Bytes of a page: x86-64 has no other.

@@ -23,16 +23,25 @@ impl Memory {
         Ok(Self { pid, file })
     }
 
-    /// Reads `ranges`, whole pages, one behind the other into `buffer`, which is as long as they are together. Pages that
-    /// are not there are handed to `missing`, and their bytes are undefined.
-    pub fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8], missing: &mut impl FnMut(u64)) {
-        if sys::read_process(self.pid, ranges, buffer).is_ok_and(|it| it == buffer.len()) {
+    /// Reads `ranges`, whole pages, into `buffers`, one for each and as long. Pages that are not there are handed to
+    /// `missing`, and their bytes are undefined.
+    pub fn read(
+        &self,
+        ranges: &[Range<u64>],
+        buffers: &mut [&mut [u8]],
+        missing: &mut impl FnMut(u64),
+    ) {
+        let bytes = buffers.iter().map(|it| it.len()).sum();
+        if sys::read_process(self.pid, ranges, buffers).is_ok_and(|it| it == bytes) {
             return;
         }
         let pages = ranges
             .iter()
             .flat_map(|it| it.clone().step_by(PAGE as usize));
-        for (address, page) in pages.zip(buffer.chunks_exact_mut(PAGE as usize)) {
+        let buffers = buffers
+            .iter_mut()
+            .flat_map(|it| it.chunks_exact_mut(PAGE as usize));
+        for (address, page) in pages.zip(buffers) {
             if self.file.read_exact_at(page, address).is_err() {
                 missing(address);
             }

@@ -33,14 +33,19 @@ impl Slots {
         self.file
     }
 
-    /// Writes the bytes of `range`.
-    pub fn write(&mut self, range: &Range<u64>, bytes: &[u8]) -> io::Result<()> {
+    /// Gives `range` its place; what is there is undefined until it is written.
+    pub fn reserve(&mut self, range: &Range<u64>) {
         let new: Vec<Range<u64>> = self.places.gaps(range).collect();
         for gap in new {
             let place = self.end.wrapping_sub(gap.start);
             self.end += gap.end - gap.start;
             self.places.insert(gap, place);
         }
+    }
+
+    /// Writes the bytes of `range`.
+    pub fn write(&mut self, range: &Range<u64>, bytes: &[u8]) -> io::Result<()> {
+        self.reserve(range);
         for (part, place) in self.places.overlapping(range) {
             let part = part.start.max(range.start)..part.end.min(range.end);
             let from = (part.start - range.start) as usize;

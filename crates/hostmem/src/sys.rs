@@ -1,5 +1,5 @@
 //! The system calls that have no safe wrapper: requests to a userfaultfd and to `/proc/PID/pagemap`, memory of other
-//! processes, and `ptrace`. With `demand/sys.rs` the only unsafe code of the crate.
+//! processes, and `ptrace`. With `demand/sys.rs` and `smaps/sys.rs` the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -101,12 +101,19 @@ pub fn unprotect(uffd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_WRITEPROTECT, &mut argument) }).map(drop)
 }
 
-/// Reads `ranges` of a process one behind the other into `buffer`; how many bytes came before what cannot be read.
-pub fn read_process(pid: u32, ranges: &[Range<u64>], buffer: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+/// Reads `ranges` of a process one behind the other into `buffers`; how many bytes came before what cannot be read.
+pub fn read_process(
+    pid: u32,
+    ranges: &[Range<u64>],
+    buffers: &mut [&mut [u8]],
+) -> io::Result<usize> {
+    let local: Vec<libc::iovec> = buffers
+        .iter_mut()
+        .map(|buffer| libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        })
+        .collect();
     let remote: Vec<libc::iovec> = ranges
         .iter()
         .map(|range| libc::iovec {
@@ -114,18 +121,75 @@ pub fn read_process(pid: u32, ranges: &[Range<u64>], buffer: &mut [u8]) -> io::R
             iov_len: (range.end - range.start) as usize,
         })
         .collect();
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into the buffer; the other addresses are those of `pid`.
+    // SAFETY: the kernel writes at most as many bytes into each buffer as it has; the other addresses are those of `pid`.
     let read = unsafe {
         libc::process_vm_readv(
             pid as libc::pid_t,
-            &local,
-            1,
+            local.as_ptr(),
+            local.len() as libc::c_ulong,
             remote.as_ptr(),
             remote.len() as libc::c_ulong,
             0,
         )
     };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Memory of this process whose pages are there: writing it needs none from the kernel. Its content is undefined but
+/// initialized.
+#[derive(Debug)]
+pub struct Prepared {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, and is reached through references to it only.
+unsafe impl Send for Prepared {}
+// SAFETY: as above.
+unsafe impl Sync for Prepared {}
+
+impl Prepared {
+    /// So many bytes, more than none.
+    pub fn new(length: usize) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        for advice in [
+            libc::MADV_HUGEPAGE,
+            libc::MADV_DONTFORK,
+            libc::MADV_POPULATE_WRITE,
+        ] {
+            // SAFETY: the new mapping, which nothing refers to. A kernel that lacks an advice is slower.
+            unsafe { libc::madvise(start, length, advice) };
+        }
+        Ok(Self {
+            start: start.cast(),
+            length,
+        })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is this value's own, as long as is said, and zero where it was never written.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this reference is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and no reference to it is left.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
 }
 
 /// Registers of a stopped thread.

@@ -13,6 +13,7 @@ use crate::PAGE;
 use crate::error::{Error, Result};
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
+use crate::overlay::Overlay;
 use crate::scan::{Pagemap, Pages};
 use crate::slots::Slots;
 use crate::sys;
@@ -58,6 +59,8 @@ pub struct Tracker {
     pid: u32,
     uffd: OwnedFd,
     slots: Slots,
+    /// Where copies are kept first, if they are.
+    overlay: Option<Overlay>,
     registered: RangeSet<u64>,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
@@ -80,6 +83,7 @@ impl Tracker {
             pid,
             uffd,
             slots: Slots::new(file),
+            overlay: None,
             registered: RangeSet::new(),
             unsure: RangeSet::new(),
             unmarked: RangeSet::new(),
@@ -91,6 +95,14 @@ impl Tracker {
     /// The process.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Has the next passes, and the last, keep what they copy in memory, up to so many bytes, and read it by up to `threads`
+    /// threads; it is written when the process runs on. Without that memory they go on as before.
+    pub fn keep_in_memory(&mut self, bytes: u64, threads: usize) {
+        if bytes > 0 && self.overlay.is_none() {
+            self.overlay = Overlay::new(bytes, threads).ok();
+        }
     }
 
     /// Copies what the running process has written since the last pass, and begins to track mappings that have been there
@@ -172,16 +184,23 @@ impl Tracker {
     }
 
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
-    pub fn release(self, extents: Vec<Extent>) -> Copied {
+    ///
+    /// # Errors
+    /// The copy cannot be written.
+    pub fn release(mut self, extents: Vec<Extent>) -> Result<Copied> {
         for range in self.registered.iter() {
             // What is not tracked any more needs nothing; what is left is released with the descriptor.
             let _ = self.unprotect(range);
         }
         drop(self.uffd);
-        Copied {
+        if let Some(overlay) = self.overlay {
+            let flushed = overlay.flush(&mut self.slots);
+            flushed.map_err(Error::copy("write", self.pid))?;
+        }
+        Ok(Copied {
             file: self.slots.into_file(),
             extents,
-        }
+        })
     }
 
     /// The process may have opened a file since that the kernel reads past the page tables.
@@ -282,7 +301,7 @@ impl Tracker {
         if !tracked || new.overlaps(range) {
             // What is known of these addresses is of an earlier mapping. A part of them may be tracked all the same, if the
             // program has just split this mapping: that is read again, for marks say only what was written since.
-            self.slots.forget(range);
+            self.forget(range);
             self.unsure.insert(range.clone());
         }
         if !tracked {
@@ -316,7 +335,7 @@ impl Tracker {
         let mut written = Vec::new();
         for pages in pagemap.changed(range)? {
             if pages.are_empty() {
-                self.slots.forget(&pages.range);
+                self.forget(&pages.range);
             } else if pages.are_written() || !self.slots.has(&pages.range) {
                 written.push(pages.range);
             }
@@ -340,13 +359,45 @@ impl Tracker {
             }
         }
         for other in others.iter() {
-            self.slots.forget(other);
+            self.forget(other);
         }
         Ok(written)
     }
 
+    fn forget(&mut self, range: &Range<u64>) {
+        self.slots.forget(range);
+        if let Some(overlay) = &mut self.overlay {
+            overlay.forget(range);
+        }
+    }
+
+    /// Pages that are protected could not be read.
+    fn miss(&mut self, addresses: Vec<u64>) {
+        for address in addresses {
+            let page = address..address + PAGE;
+            self.forget(&page);
+            self.unsure.insert(page);
+        }
+    }
+
     /// Copies `ranges`; the bytes copied.
     fn copy(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {
+        let Some(overlay) = &mut self.overlay else {
+            return self.copy_to_file(memory, ranges);
+        };
+        let (placed, others) = overlay.place(ranges);
+        let mut copied = 0;
+        for (range, _) in &placed {
+            self.slots.reserve(range);
+            copied += range.end - range.start;
+        }
+        let mut missing = Vec::new();
+        overlay.read(memory, placed, &mut missing);
+        self.miss(missing);
+        Ok(copied + self.copy_to_file(memory, &others)?)
+    }
+
+    fn copy_to_file(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {
         let mut copied = 0;
         let mut batch: Vec<Range<u64>> = Vec::new();
         let mut filled = 0;
@@ -374,7 +425,14 @@ impl Tracker {
         self.buffer.resize(BUFFER as usize, 0);
         let buffer = &mut self.buffer[..bytes as usize];
         let mut missing = Vec::new();
-        memory.read(batch, buffer, &mut |address| missing.push(address));
+        let mut pieces = Vec::with_capacity(batch.len());
+        let mut rest = &mut *buffer;
+        for range in batch {
+            let (own, behind) = rest.split_at_mut((range.end - range.start) as usize);
+            pieces.push(own);
+            rest = behind;
+        }
+        memory.read(batch, &mut pieces, &mut |address| missing.push(address));
         let mut rest = &buffer[..];
         for range in batch {
             let (own, behind) = rest.split_at((range.end - range.start) as usize);
@@ -382,11 +440,7 @@ impl Tracker {
             let written = self.slots.write(range, own);
             written.map_err(Error::copy("write", self.pid))?;
         }
-        for address in missing {
-            let page = address..address + PAGE;
-            self.slots.forget(&page);
-            self.unsure.insert(page);
-        }
+        self.miss(missing);
         Ok(bytes)
     }
 }

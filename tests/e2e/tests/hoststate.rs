@@ -11,7 +11,8 @@ use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
-/// `stop` it ends, after it has held every page against that order. A child does the same.
+/// `stop` it ends, after it has held every page against that order, and a mapping against its advice. A child does the same.
+/// With an argument neither rests.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -46,7 +47,17 @@ static Area area(uint64_t *base, size_t pages) {
 static uint64_t *map(size_t pages) {
     return mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
-static long run(size_t pages, const char *name) {
+static long kept(const char *wiped) {
+    int status;
+    pid_t child = fork();
+    if (!child) _exit(wiped[PAGE]);
+    waitpid(child, &status, 0);
+    return status;
+}
+static long run(size_t pages, const char *name, int rests) {
+    char *wiped = (char *)map(4);
+    madvise(wiped, 4 * PAGE, MADV_WIPEONFORK);
+    wiped[PAGE] = 1;
     Area big = area(map(pages), pages), data = area(table, 64), own = area(map(300), 300);
     printf("%s runs\n", name);
     fflush(stdout);
@@ -60,17 +71,17 @@ static long run(size_t pages, const char *name) {
             own.base = mremap(old, 300 * PAGE, 300 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, map(300));
             munmap(mmap(old, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 300 * PAGE);
         }
-        usleep(200);
+        if (rests) usleep(200);
     }
-    long bad = wrong(&big) + wrong(&data) + wrong(&own);
+    long bad = wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
     printf("%s: %ld words are wrong\n", name, bad);
     fflush(stdout);
     return bad;
 }
-int main(void) {
+int main(int argc, char **argv) {
     pid_t child = fork();
-    if (!child) return run(8 << 8, "child") != 0;
-    long bad = run(100 << 8, "parent");
+    if (!child) return run(8 << 8, "child", argc < 2) != 0;
+    long bad = run(100 << 8, "parent", argc < 2);
     int status;
     waitpid(child, &status, 0);
     return bad || status;
@@ -92,10 +103,11 @@ fn compile(scene: &Scene) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn start(scene: &Scene, name: &str) -> Result<()> {
+fn start(scene: &Scene, name: &str, arguments: &[&str]) -> Result<()> {
     let program = compile(scene)?;
     let program = program.to_str().context("a path")?;
-    let words = ["run", "--detach", "--name", name, "--", program];
+    let mut words = vec!["run", "--detach", "--name", name, "--", program];
+    words.extend(arguments);
     scene.fermata().call(&words)?.success("fermata run")?;
     let runs = || Ok(scene.fermata().log(name)?.lines().count() == 2);
     wait_until("both processes run", runs)
@@ -134,7 +146,7 @@ fn check_copied(scene: &Scene) -> Result<()> {
 #[test]
 fn memory_that_is_rewritten_comes_back_as_it_was_at_the_stop() -> Result<()> {
     let scene = Scene::new()?;
-    start(&scene, "rewrite")?;
+    start(&scene, "rewrite", &[])?;
     for image in ["first", "second", "third"] {
         std::thread::sleep(std::time::Duration::from_millis(137));
         let done = scene.fermata().checkpoint("rewrite", image, Mode::Auto)?;
@@ -164,9 +176,26 @@ fn memory_that_is_rewritten_comes_back_as_it_was_at_the_stop() -> Result<()> {
 }
 
 #[test]
+fn memory_that_is_written_without_a_rest_comes_back_as_it_was_at_the_stop() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite", &["on"])?;
+    for image in ["first", "second"] {
+        take(&scene, "rewrite", image)?;
+    }
+    check_copied(&scene)?;
+    check_whole(&scene, "rewrite")?;
+    for image in ["first", "second"] {
+        let again = format!("again-{image}");
+        scene.fermata().restore(image, &again, Device::Soft)?;
+        check_whole(&scene, &again)?;
+    }
+    scene.close()
+}
+
+#[test]
 fn a_daemon_killed_while_memory_is_copied_leaves_the_program_unharmed() -> Result<()> {
     let scene = Scene::new()?;
-    start(&scene, "rewrite")?;
+    start(&scene, "rewrite", &[])?;
     for pause in [5, 30, 60, 100] {
         let done = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| scene.fermata().call(&["checkpoint", "rewrite"]));

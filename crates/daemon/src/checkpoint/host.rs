@@ -151,7 +151,7 @@ impl Taking<'_> {
             dumping, mut copy, ..
         } = ahead;
         let files = || {
-            let copied = temporary::copy(&host, &proc::tree(root), &record.log);
+            let copied = temporary::copy(&host, &proc::still_tree(root), &record.log);
             copied.or_fail(FailureKind::User, || {
                 "cannot copy the temporary files of the program".into()
             })
@@ -163,7 +163,7 @@ impl Taking<'_> {
             files()
         };
         moments::pass("dump");
-        let mut dumped = dumping.go(&mut still);
+        let mut dumped = self.phases.time("host dump", || dumping.go(&mut still));
         if copy.as_ref().is_some_and(HostCopy::has_failed)
             && let Err(failure) = &dumped
         {
@@ -176,8 +176,7 @@ impl Taking<'_> {
             });
         }
         let stopped = dumped.map_err(|failure| self.explained(failure))?;
-        let tree = proc::tree(self.root.pid);
-        let elsewhere = |ends| live::is_held_elsewhere(ends, &tree);
+        let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
         let connections =
             dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;
         clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {

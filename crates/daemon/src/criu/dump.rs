@@ -78,7 +78,8 @@ impl Dumping {
             })?,
         };
         let target = ProcessId::of(pid).ok_or_else(|| ended(pid))?;
-        let child = criu.start(foreign, theirs, how.filtered)?;
+        let filtered = how.filtered.then_some(pid);
+        let child = criu.start(foreign, theirs, filtered)?;
         let options = CriuOpts {
             pid: i32::try_from(inner).ok(),
             leave_running: Some(true),

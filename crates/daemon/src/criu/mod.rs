@@ -15,6 +15,7 @@ pub(crate) mod environment;
 pub(crate) mod files;
 pub(crate) mod kept_logs;
 pub(crate) mod kerndat;
+mod mappings;
 pub(crate) mod rpc;
 
 use std::fs;
@@ -170,7 +171,7 @@ impl Criu {
     /// `Host` when it cannot be started.
     pub fn version(&self) -> Result<String> {
         let (ours, theirs) = channel()?;
-        let mut child = self.start(None, theirs, false)?;
+        let mut child = self.start(None, theirs, None)?;
         let answer = call(
             &ours,
             &CriuReq {
@@ -233,13 +234,13 @@ impl Criu {
         u32::try_from(pid).or_fail(FailureKind::Internal, || "CRIU restored no process".into())
     }
 
-    /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some; `filtered`: it passes over memory that is
-    /// tracked. It leads a process group, so that [`crate::criu::end::end`] finds the children that it leaves.
+    /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some. With the root of a tree it passes over memory of
+    /// that tree that is tracked. It leads a process group, so that [`crate::criu::end::end`] finds the children that it leaves.
     pub(crate) fn start(
         &self,
         foreign: Option<Vec<OwnedFd>>,
         theirs: OwnedFd,
-        filtered: bool,
+        filtered: Option<u32>,
     ) -> Result<Child> {
         let mut command = match &foreign {
             None => command(&self.command),
@@ -258,15 +259,18 @@ impl Criu {
             .stderr(Stdio::null())
             .process_group(0);
         environment::clean(&mut command);
-        if let Some(filter) = self.filter.as_ref().filter(|_| filtered) {
+        let filter = self.filter.as_ref().zip(filtered);
+        if let Some((filter, _)) = filter {
             command.env("LD_PRELOAD", filter);
         }
+        let mappings = filter.and_then(|(_, root)| mappings::serve(root));
         let namespaces = foreign.unwrap_or_default();
         sys::prepare(
             &mut command,
             Extra {
                 namespaces,
                 kernel: self.kernel(),
+                mappings,
                 ..Extra::fds(vec![theirs])
             },
         );

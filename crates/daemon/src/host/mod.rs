@@ -31,13 +31,21 @@ const LEAST: u64 = 16 << 20;
 /// What may be left for the stop.
 const LITTLE: u64 = 2 << 20;
 /// The most passes before the stop.
-const MOST_PASSES: u32 = 12;
-/// A pass that finds more than this share of what the last one found, in tenths, is the last.
+const MOST_PASSES: u32 = 24;
+/// A pass that finds more than this share of the least that one before has found, in tenths, gets no closer to the end.
 const SHRINKS: u64 = 9;
+/// So many of those that copy into memory, one after the other, and further ones would get no closer either.
+const MOST_IN_VAIN: u32 = 3;
+/// A program's writes are kept in memory if that takes no more than this part of what is available.
+const SHARE: u64 = 4;
+/// The most threads that read the memory of a process.
+const MOST_THREADS: usize = 8;
 
 /// The copy of a session's host memory.
 pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
+    /// Whether the program writes faster than it is copied into a file.
+    in_memory: bool,
     /// Whether the program writes faster than it is copied.
     hopeless: bool,
     /// Whether the last step has failed.
@@ -49,6 +57,8 @@ struct Tracked {
     /// Its number in CRIU's files.
     inner: u32,
     tracker: Tracker,
+    /// Bytes that the last pass has found.
+    written: u64,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
 }
@@ -94,6 +104,7 @@ impl HostCopy {
         }
         (!processes.is_empty()).then_some(Self {
             processes,
+            in_memory: false,
             hopeless: false,
             failed: false,
         })
@@ -106,10 +117,11 @@ impl HostCopy {
         self.converge(report)
     }
 
-    /// Copies what was written, until little is left to copy or passes find no less; the bytes copied. Once passes have found no
-    /// less, they would not later: then nothing is done.
+    /// Copies what was written, until little is left to copy or passes find no less; the bytes copied. When they find no less,
+    /// further passes copy into memory, which is faster. Once those find no less either, they would not later: then nothing is
+    /// done.
     pub fn converge(&mut self, report: &mut dyn FnMut(u64)) -> u64 {
-        let (mut copied, mut former) = (0, u64::MAX);
+        let (mut copied, mut least, mut in_vain) = (0, u64::MAX, 0);
         if self.hopeless {
             return copied;
         }
@@ -117,13 +129,42 @@ impl HostCopy {
             let bytes = self.pass();
             copied += bytes;
             report(copied);
-            self.hopeless = bytes > LITTLE && bytes / SHRINKS > former / 10;
-            if bytes <= LITTLE || self.hopeless {
+            if bytes <= LITTLE {
                 break;
             }
-            former = bytes;
+            if bytes / SHRINKS <= least / 10 {
+                (least, in_vain) = (bytes, 0);
+                continue;
+            }
+            in_vain += 1;
+            if self.keep_in_memory() {
+                (least, in_vain) = (u64::MAX, 0);
+            } else if in_vain == MOST_IN_VAIN {
+                self.hopeless = true;
+                break;
+            }
         }
         copied
+    }
+
+    /// Has what the program writes all the time kept in memory until it runs on; whether that is new.
+    fn keep_in_memory(&mut self) -> bool {
+        if self.in_memory {
+            return false;
+        }
+        self.in_memory = true;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / 2).clamp(1, MOST_THREADS);
+        let mut free = space::available_memory().unwrap_or(0) / SHARE;
+        for it in &mut self.processes {
+            // It may have written other pages by then.
+            let bytes = (it.written + it.written / 4).min(free);
+            if it.written > LITTLE {
+                free -= bytes;
+                it.tracker.keep_in_memory(bytes, threads);
+            }
+        }
+        true
     }
 
     /// Copies what was written since the last pass; the bytes copied.
@@ -132,6 +173,7 @@ impl HostCopy {
         self.processes.retain_mut(|it| match it.tracker.pass() {
             Ok(passed) => {
                 copied += passed.bytes;
+                it.written = passed.bytes;
                 true
             }
             // It has ended, or there is no space: CRIU says more.
@@ -151,7 +193,7 @@ impl HostCopy {
     }
 
     fn try_last(&mut self, root: u32) -> Result<()> {
-        for pid in proc::tree(root) {
+        for pid in proc::still_tree(root) {
             let own = ProcessId::of(pid);
             let tracked = self.processes.iter_mut().find(|it| Some(it.process) == own);
             match tracked {
@@ -182,7 +224,7 @@ impl HostCopy {
         self.failed
     }
 
-    /// Ends the tracking; the program may run.
+    /// Ends the tracking, and writes what was kept in memory; the program may run.
     pub fn release(self) -> HostPages {
         let released = |it: Tracked| {
             let extents = it.exact.unwrap_or_default();
@@ -193,7 +235,7 @@ impl HostCopy {
 }
 
 /// An exact copy of memory that CRIU has left out, by the process's number in CRIU's files.
-pub(crate) struct HostPages(Vec<(u32, Copied)>);
+pub(crate) struct HostPages(Vec<(u32, fermata_hostmem::Result<Copied>)>);
 
 impl HostPages {
     /// Makes the copy part of the image in `dir`.
@@ -201,9 +243,16 @@ impl HostPages {
     /// # Errors
     /// There is no image.
     pub fn settle(self, dir: &Path) -> Result<()> {
-        let mut copies = self.0.iter().filter(|(_, it)| !it.extents.is_empty());
+        let complete = |(inner, copied): (u32, fermata_hostmem::Result<Copied>)| {
+            let copied = copied?;
+            match copied.extents.is_empty() {
+                true => Ok(()),
+                false => fermata_hostmem::settle(dir, inner, &copied),
+            }
+        };
+        let mut copies = self.0.into_iter();
         copies
-            .try_for_each(|(inner, copied)| fermata_hostmem::settle(dir, *inner, copied))
+            .try_for_each(complete)
             .or_fail(FailureKind::User, || {
                 format!("cannot complete the image in `{}`", dir.display())
             })
@@ -219,6 +268,7 @@ fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> 
         process,
         inner,
         tracker,
+        written: 0,
         exact: None,
     }))
 }

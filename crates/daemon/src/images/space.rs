@@ -18,6 +18,16 @@ pub fn resident_bytes(root: u32) -> u64 {
     proc::tree(root).into_iter().filter_map(of).sum()
 }
 
+/// Bytes of memory that the host can still give.
+pub fn available_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
 /// Refuses when the file system of `folder` has not room for `bytes`.
 ///
 /// # Errors
@@ -53,6 +63,11 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn available_memory_is_known() {
+        assert!(available_memory().is_some_and(|it| it > 1 << 20));
+    }
 
     #[test]
     fn a_full_disk_is_foreseen() {

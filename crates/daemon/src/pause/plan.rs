@@ -1,6 +1,5 @@
 //! Where the data of a session that is about to be paused goes, and whether there is room for it.
 
-use std::fs;
 use std::path::Path;
 
 use fermata_control::user::{PausedData, Text};
@@ -10,6 +9,7 @@ use fermata_store::{FreeSpace, is_memory};
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
+use crate::images::space;
 use crate::pause::data::Entry;
 use crate::session::{Session, token};
 
@@ -72,7 +72,7 @@ impl Entry {
         let needed = (bytes + MARGIN).saturating_sub(ready);
         let mut free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
         if self.data.in_memory {
-            free = free.min(available_memory().unwrap_or(u64::MAX));
+            free = free.min(space::available_memory().unwrap_or(u64::MAX));
         }
         if needed <= free {
             return Ok(());
@@ -92,16 +92,6 @@ impl Entry {
         Err(fail(FailureKind::User, message)
             .hint("free some, or name a folder with more room: `fermata pause --to FOLDER`"))
     }
-}
-
-/// Bytes of memory that the host can still give.
-fn available_memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes << 10)
 }
 
 #[cfg(test)]

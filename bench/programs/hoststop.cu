@@ -1,0 +1,86 @@
+// Rewrites host memory at a rate and notes the longest time in which none of its threads ran; for `bench/hoststop.py`.
+//
+//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1]
+//
+// A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content. One thread launches a
+// kernel every 10 ms, another one reads the clock without a pause. Prints `ready`, then, ten times a second: seconds since
+// the start, the longest gap between two readings of the clock since the last line in milliseconds, MB written since then.
+#include <atomic>
+#include <cstring>
+#include <ctime>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include "fill.cuh"
+
+constexpr size_t STEP = 64 << 10, DEVICE_WORDS = (16 << 20) / 8;
+
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static char *map(size_t bytes, bool huge) {
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::exit(1);
+    madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    uint64_t x = 88172645463325252ull;
+    for (size_t i = 0; i < bytes; i += 8) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        std::memcpy(static_cast<char *>(memory) + i, &x, 8);
+    }
+    return static_cast<char *>(memory);
+}
+
+int main(int argc, char **argv) {
+    size_t mib = 1024, threads = 0, mappings = 0;
+    double rate = 200;
+    bool huge = false;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!std::strcmp(argv[i], "--mib")) mib = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--rate")) rate = std::atof(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--threads")) threads = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--mappings")) mappings = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--huge")) huge = std::atol(argv[i + 1]);
+    }
+    uint64_t *data;
+    CHECK(cudaMalloc(&data, DEVICE_WORDS * 8));
+    size_t bytes = mib << 20;
+    char *memory = map(bytes, huge);
+    if (mappings) {
+        // Neighbours with different rights are mappings of their own.
+        char *small = map(mappings * STEP, false);
+        for (size_t i = 0; i < mappings; i += 2) mprotect(small + i * STEP, STEP, PROT_READ);
+    }
+    for (size_t i = 0; i < threads; i++) std::thread([] { for (;;) usleep(50000); }).detach();
+
+    std::atomic<double> gap{0};
+    std::atomic<size_t> written{0};
+    double begun = now();
+    std::thread([&] {
+        for (double last = now();;) {
+            double at = now();
+            if (at - last > gap) gap = at - last;
+            last = at;
+        }
+    }).detach();
+    std::thread([&] {
+        for (size_t at = 0, done = 0;; at = (at + STEP) % bytes, done += STEP) {
+            while (rate > 0 && done > (now() - begun) * rate * 1e6) usleep(100);
+            for (size_t i = 0; i < STEP; i += 8) *reinterpret_cast<uint64_t *>(memory + at + i) += i;
+            written += STEP;
+        }
+    }).detach();
+
+    std::printf("ready\n");
+    std::fflush(stdout);
+    for (uint64_t step = 1;; step++) {
+        fill<<<16, 256>>>(data, DEVICE_WORDS / 64, step);
+        CHECK(cudaDeviceSynchronize());
+        usleep(10000);
+        if (step % 10) continue;
+        std::printf("%.3f %.3f %.1f\n", now() - begun, gap.exchange(0) * 1e3, written.exchange(0) * 1e-6);
+        std::fflush(stdout);
+    }
+}

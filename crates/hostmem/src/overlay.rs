@@ -1,0 +1,213 @@
+//! Copies of pages that are written all the time: they are kept in memory, and written to the file when the program runs on.
+//!
+//! A program that writes faster than its memory gets into a file never comes to an end of passes. Memory is read several times
+//! faster, by several threads and without a second copy, so that each pass finds less than the one before.
+//!
+//! ```text
+//!  pass ─► place: a page keeps its place in memory ─► threads read ─► pass ─► ... [stop] last ... [run] flush: to the file
+//! ```
+
+use std::io;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use rangemap::RangeMap;
+
+use crate::PAGE;
+use crate::memory::Memory;
+use crate::slots::Slots;
+use crate::sys::Prepared;
+
+/// Bytes that a thread reads at once, and the most pieces that they are.
+const BATCH: usize = 1 << 20;
+const PIECES: usize = 512;
+/// Less than so many bytes for each thread are not worth starting it.
+const LEAST: usize = 4 << 20;
+
+/// Pages of a process and their bytes.
+#[derive(Debug)]
+pub struct Overlay {
+    memory: Prepared,
+    threads: usize,
+    /// Where the next new page goes.
+    end: usize,
+    /// What has to be added to an address for its place, modulo 2^64.
+    places: RangeMap<u64, u64>,
+}
+
+/// Pages that follow each other, and where their bytes are.
+pub type Placed = (Range<u64>, usize);
+
+/// What one call of the kernel reads.
+type Batch<'m> = (Vec<Range<u64>>, Vec<&'m mut [u8]>);
+
+impl Overlay {
+    /// Room for so many bytes, which up to `threads` threads fill.
+    pub fn new(bytes: u64, threads: usize) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        Ok(Self {
+            memory: Prepared::new(bytes)?,
+            threads,
+            end: 0,
+            places: RangeMap::new(),
+        })
+    }
+
+    /// Gives pages of `ranges` a place as long as there is room; those with one, and the others.
+    pub fn place(&mut self, ranges: &[Range<u64>]) -> (Vec<Placed>, Vec<Range<u64>>) {
+        let (mut placed, mut others) = (Vec::new(), Vec::new());
+        for range in ranges {
+            let new: Vec<Range<u64>> = self.places.gaps(range).collect();
+            for gap in new {
+                let free = (self.memory.bytes().len() - self.end) as u64 / PAGE * PAGE;
+                let part = gap.start..gap.end.min(gap.start + free);
+                if part.end < gap.end {
+                    others.push(part.end..gap.end);
+                }
+                if !part.is_empty() {
+                    let place = (self.end as u64).wrapping_sub(part.start);
+                    self.end += (part.end - part.start) as usize;
+                    self.places.insert(part, place);
+                }
+            }
+            for (part, place) in self.places.overlapping(range) {
+                let part = part.start.max(range.start)..part.end.min(range.end);
+                let at = part.start.wrapping_add(*place) as usize;
+                placed.push((part, at));
+            }
+        }
+        (placed, others)
+    }
+
+    /// Reads these pages to their places. Those that are not there are handed to `missing`.
+    pub fn read(&mut self, memory: &Memory, mut placed: Vec<Placed>, missing: &mut Vec<u64>) {
+        placed.sort_by_key(|(_, at)| *at);
+        let bytes: usize = placed.iter().map(|(range, _)| length(range)).sum();
+        let batches = Mutex::new(batches(self.memory.bytes_mut(), &placed).into_iter());
+        let not_there = Mutex::new(missing);
+        let next = || batches.lock().ok()?.next();
+        let work = || {
+            while let Some((ranges, mut buffers)) = next() {
+                memory.read(&ranges, &mut buffers, &mut |address| {
+                    if let Ok(mut not_there) = not_there.lock() {
+                        not_there.push(address);
+                    }
+                });
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(bytes / LEAST) {
+                // Without it there is one less.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+    }
+
+    /// Forgets what lies in `range`.
+    pub fn forget(&mut self, range: &Range<u64>) {
+        self.places.remove(range.clone());
+    }
+
+    /// Writes everything to its places in the file.
+    pub fn flush(&self, slots: &mut Slots) -> io::Result<()> {
+        for (range, place) in self.places.iter() {
+            let at = range.start.wrapping_add(*place) as usize;
+            slots.write(range, &self.memory.bytes()[at..at + length(range)])?;
+        }
+        Ok(())
+    }
+}
+
+fn length(range: &Range<u64>) -> usize {
+    (range.end - range.start) as usize
+}
+
+/// These pages, ascending by their places in `memory`, in pieces for one call each.
+fn batches<'m>(memory: &'m mut [u8], placed: &[Placed]) -> Vec<Batch<'m>> {
+    let mut batches: Vec<Batch<'m>> = Vec::new();
+    let (mut rest, mut taken, mut filled) = (memory, 0, BATCH);
+    for (range, at) in placed {
+        rest = rest.split_at_mut(at - taken).1;
+        let mut start = range.start;
+        while start < range.end {
+            if filled == BATCH || batches.last().is_some_and(|it| it.0.len() == PIECES) {
+                batches.push((Vec::new(), Vec::new()));
+                filled = 0;
+            }
+            let part = start..range.end.min(start + (BATCH - filled) as u64);
+            let (own, behind) = rest.split_at_mut(length(&part));
+            rest = behind;
+            (start, filled) = (part.end, filled + length(&part));
+            if let Some((ranges, buffers)) = batches.last_mut() {
+                ranges.push(part);
+                buffers.push(own);
+            }
+        }
+        taken = at + length(range);
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    const fn pages(from: u64, to: u64) -> Range<u64> {
+        from * PAGE..to * PAGE
+    }
+
+    #[test]
+    fn a_page_keeps_its_place_and_what_has_none_is_named() {
+        let mut overlay = Overlay::new(6 * PAGE, 1).expect("memory");
+        let (placed, others) = overlay.place(&[pages(10, 12), pages(20, 21)]);
+        let page = PAGE as usize;
+        assert_eq!(placed, [(pages(10, 12), 0), (pages(20, 21), 2 * page)]);
+        assert!(others.is_empty());
+        let (placed, others) = overlay.place(&[pages(9, 16)]);
+        assert_eq!(
+            placed,
+            [
+                (pages(9, 10), 3 * page),
+                (pages(10, 12), 0),
+                (pages(12, 14), 4 * page)
+            ]
+        );
+        assert_eq!(others, [pages(14, 16)]);
+    }
+
+    #[test]
+    fn memory_is_read_by_several_threads_and_flushed() {
+        let source: Vec<u8> = (0..40 << 20).map(|it: u32| (it >> 9) as u8).collect();
+        let start = (source.as_ptr() as u64).next_multiple_of(PAGE);
+        let end = start + (39 << 20);
+        let ranges: Vec<Range<u64>> = (start..end)
+            .step_by(3 * PAGE as usize)
+            .map(|it| it..it + 2 * PAGE)
+            .collect();
+        let mut overlay = Overlay::new(40 << 20, 3).expect("memory");
+        let (mut placed, others) = overlay.place(&ranges);
+        assert!(others.is_empty());
+        placed.reverse();
+        // A page of another place that is not there.
+        let gone = 16 * PAGE..17 * PAGE;
+        placed.extend(overlay.place(std::slice::from_ref(&gone)).0);
+        let memory = Memory::open(std::process::id()).expect("opened");
+        let mut missing = Vec::new();
+        overlay.read(&memory, placed, &mut missing);
+        assert_eq!(missing, [gone.start]);
+        overlay.forget(&gone);
+        let mut slots = Slots::new(tempfile::tempfile().expect("a file"));
+        overlay.flush(&mut slots).expect("written");
+        let places: Vec<_> = ranges.iter().flat_map(|it| slots.within(it)).collect();
+        let file = slots.into_file();
+        for (range, offset) in places {
+            let mut bytes = vec![0; length(&range)];
+            file.read_exact_at(&mut bytes, offset).expect("read");
+            let from = (range.start - source.as_ptr() as u64) as usize;
+            assert!(bytes == source[from..from + bytes.len()]);
+        }
+    }
+}

@@ -25,7 +25,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use crate::link;
 use crate::object::context::Context;
 use crate::object::mirror::{Block, Kind, Mirror};
-use crate::object::shared_mapping::{self, Memory, Part};
+use crate::object::shared_mapping::{self, Backing, Part};
 use crate::result::Result;
 
 const PAGE: u64 = 4096;
@@ -125,11 +125,11 @@ pub unsafe fn register(
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     match shared_mapping::at(start, mapped) {
-        Memory::Private => {}
-        Memory::Shared(part) => {
+        Backing::Private => {}
+        Backing::Shared(part) => {
             return register_shared(memory, context, (start, mapped), flags, &part);
         }
-        Memory::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        Backing::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
     let file = memory_file(mapped)?;
     // SAFETY: the pages around the caller's bytes exist, for a page is mapped whole or not at all.
@@ -201,8 +201,8 @@ fn send_shared(address: Address, size: u64, part: &Part) -> Result {
 /// `CUDA_ERROR_INVALID_VALUE`: it is no such memory any more.
 pub fn send_again(address: Address, size: u64) -> Result {
     match shared_mapping::at(address, size) {
-        Memory::Shared(part) => send_shared(address, size, &part),
-        Memory::Private | Memory::Unknown => Err(CUDA_ERROR_INVALID_VALUE),
+        Backing::Shared(part) => send_shared(address, size, &part),
+        Backing::Private | Backing::Unknown => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 

@@ -21,9 +21,9 @@ pub struct Part {
     pub offset: u64,
 }
 
-/// What a range of the program's addresses is.
+/// What is behind a range of the program's addresses.
 #[derive(Debug)]
-pub enum Memory {
+pub enum Backing {
     /// Nobody else's.
     Private,
     /// A part of a file that is mapped as shared.
@@ -44,10 +44,10 @@ struct Line<'t> {
 }
 
 /// What the `size` bytes at `start` are, whole pages that are mapped.
-pub fn at(start: Address, size: u64) -> Memory {
+pub fn at(start: Address, size: u64) -> Backing {
     // What cannot be read says nothing of a mapping that another process shares.
     let Ok(table) = fs::read("/proc/self/maps") else {
-        return Memory::Private;
+        return Backing::Private;
     };
     let table = String::from_utf8_lossy(&table);
     let end = start.saturating_add(size);
@@ -56,7 +56,7 @@ pub fn at(start: Address, size: u64) -> Memory {
         .filter(|it| it.start < end && start < it.end)
         .collect();
     let Some(first) = within.first().filter(|_| within.iter().any(|it| it.shared)) else {
-        return Memory::Private;
+        return Backing::Private;
     };
     // One file, in one piece.
     let follows = |pair: &[Line<'_>]| {
@@ -67,14 +67,14 @@ pub fn at(start: Address, size: u64) -> Memory {
     };
     let covered = first.start <= start && within.last().is_some_and(|it| end <= it.end);
     if !covered || !within.windows(2).all(follows) {
-        return Memory::Unknown;
+        return Backing::Unknown;
     }
     match open(first) {
-        Some(file) => Memory::Shared(Part {
+        Some(file) => Backing::Shared(Part {
             file,
             offset: first.offset + (start - first.start),
         }),
-        None => Memory::Unknown,
+        None => Backing::Unknown,
     }
 }
 
@@ -148,10 +148,10 @@ mod tests {
         };
         let (own, shared) = (own.expect("mapped"), shared.expect("mapped"));
         let address = |it: *mut std::ffi::c_void| it.addr() as Address;
-        assert!(matches!(at(address(own), PAGE as u64), Memory::Private));
+        assert!(matches!(at(address(own), PAGE as u64), Backing::Private));
         // SAFETY: the page is mapped, writable and nobody else's.
         unsafe { shared.cast::<u8>().add(2 * PAGE).write(7) };
-        let Memory::Shared(Part { mut file, offset }) =
+        let Backing::Shared(Part { mut file, offset }) =
             at(address(shared) + PAGE as u64, 2 * PAGE as u64)
         else {
             panic!("it is shared");
@@ -180,7 +180,7 @@ mod tests {
         }
         assert!(matches!(
             at(address(shared), 2 * PAGE as u64),
-            Memory::Unknown
+            Backing::Unknown
         ));
         // SAFETY: both mappings are the test's own.
         unsafe {

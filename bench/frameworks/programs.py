@@ -247,24 +247,42 @@ def nccl(steps):
     dist.destroy_process_group()
 
 
-def ranks(steps):
-    """Two processes on one device that train one model together: torchrun, gloo over the loopback."""
-    env = {**os.environ, "FIRST_FROM": str(START), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "4"}
+def launch_ranks(steps, **variables):
+    env = {**os.environ, "FIRST_FROM": str(START), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "4", **variables}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*launch, __file__, "rank", str(steps)], env=env, check=True)
 
 
+def ranks(steps):
+    """Two processes on one device that train one model together: torchrun, gloo over the loopback."""
+    launch_ranks(steps, BACKEND="gloo")
+
+
+def ddp(steps, **variables):
+    """The same over NCCL, on two GPUs, or on one: then NCCL must be 2.30 or newer, and BENCH_NCCL may name its library."""
+    library = {"LD_PRELOAD": os.environ["BENCH_NCCL"]} if "BENCH_NCCL" in os.environ else {}
+    one = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo"}
+    launch_ranks(steps, BACKEND="nccl", **one, **library, **variables)
+
+
+def ddp_shm(steps):
+    """The same, with NCCL's transport over host memory that both ranks register."""
+    ddp(steps, NCCL_P2P_DISABLE="1", NCCL_CUMEM_HOST_ENABLE="0")
+
+
 def rank(steps):
-    """What `ranks` starts twice: each trains on inputs of its own, gradients are averaged."""
+    """What these start twice: each trains on inputs of its own, gradients are averaged."""
     global START
     torch, report = torch_report(steps)
     import torch.distributed as dist
 
     START = float(os.environ["FIRST_FROM"])
-    torch.cuda.set_device(0)
-    dist.init_process_group("gloo")
+    backend = os.environ["BACKEND"]
+    device = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count() if backend == "nccl" else 0
+    torch.cuda.set_device(device)
+    dist.init_process_group(backend)
     model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
-    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
     torch.manual_seed(100 + dist.get_rank())
     inputs = torch.randn(256, 512, device="cuda")
     if dist.get_rank() != 0:
@@ -354,7 +372,8 @@ def numba(steps):
 PROGRAMS = {
     it.__name__: it
     for it in (
-        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, rank, compiled,
+        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ddp, ddp_shm, rank,
+        compiled,
         jax, cupy, triton, numba,
     )
 }

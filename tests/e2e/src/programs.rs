@@ -86,7 +86,7 @@ pub const PROGRAMS: &[Program] = &[
         &["--size", "20000", "--steps", "200"],
         &["--steps", "6000"],
     ),
-    quick("allreduce", &["--steps", "300"], &["--steps", "20000"]),
+    quick("allreduce", &["--steps", "300"], &["--steps", "4000"]),
     quick("family", &["--steps", "3000"], &["--steps", "4000"]),
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),

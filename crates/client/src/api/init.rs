@@ -10,7 +10,10 @@ use crate::agent::begin;
 use crate::api::tables;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
-use crate::object::session;
+
+/// The version whose functions this library has, whatever the worker's driver is of, which is no older. Runtimes ask before a
+/// session begins and make their handshake after that: the answer must be the same.
+pub const VERSION: c_int = sys::CUDA_VERSION as c_int;
 
 driver_api! {
     fn cuInit(flags: c_uint) {
@@ -21,8 +24,7 @@ driver_api! {
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        let known = session::begun().map(|session| session.devices.driver_version());
-        version.set(known.filter(|version| *version > 0).unwrap_or(sys::CUDA_VERSION as c_int))
+        version.set(VERSION)
     }
 
     fn cuGetProcAddress(

@@ -11,7 +11,6 @@ use crate::result::Result;
 #[derive(Debug)]
 pub struct Devices {
     visible: Vec<Device>,
-    driver_version: i32,
 }
 
 /// A visible device.
@@ -26,7 +25,6 @@ pub struct Device {
 impl Devices {
     /// The devices that `visible` (the variable's value, if it is set) leaves of `all`.
     pub fn new(all: Vec<DeviceInfo>, visible: Option<&str>) -> Self {
-        let driver_version = all.first().map_or(0, |info| info.driver_version);
         let chosen = choose(&all, visible);
         let device = |index: usize| Device {
             index: index as u32,
@@ -34,7 +32,6 @@ impl Devices {
         };
         Self {
             visible: chosen.into_iter().map(device).collect(),
-            driver_version,
         }
     }
 
@@ -46,11 +43,6 @@ impl Devices {
     /// All of them, by ordinal.
     pub fn all(&self) -> &[Device] {
         &self.visible
-    }
-
-    /// As `cuDriverGetVersion`.
-    pub fn driver_version(&self) -> i32 {
-        self.driver_version
     }
 
     /// The ordinal of a device, if the program may see it.

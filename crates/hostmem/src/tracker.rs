@@ -144,22 +144,24 @@ impl Tracker {
         let memory = Memory::open(self.pid).map_err(kernel("open the memory"))?;
         let mut tracked = Vec::new();
         for mapping in mappings {
-            let start = mapping.range.start;
-            if !pagemap
-                .is_tracked(start)
-                .map_err(kernel("examine a mapping"))?
-            {
+            let Mapping { range, kind } = &mapping;
+            let written = match kind {
+                Kind::Anonymous => self.changed(&mut pagemap, range),
+                Kind::File => match pagemap.is_tracked(range.start) {
+                    Ok(true) => self.own(&mut pagemap, range),
+                    Ok(false) => continue,
+                    Err(error) => Err(error),
+                },
+            };
+            if matches!(&written, Err(error) if error.raw_os_error() == Some(libc::EPERM)) {
+                // It is not tracked.
                 continue;
             }
-            if !self.registered.overlaps(&mapping.range) {
+            if !self.registered.overlaps(range) {
                 // CRIU has left it out.
-                let why = format!("the mapping at {start:#x} is tracked by another");
+                let why = format!("the mapping at {:#x} is tracked by another", range.start);
                 return Err(Error::untrackable(pid, why));
             }
-            let written = match mapping.kind {
-                Kind::Anonymous => self.changed(&mut pagemap, &mapping.range),
-                Kind::File => self.own(&mut pagemap, &mapping.range),
-            };
             let mut written = written.map_err(kernel("examine a mapping"))?;
             for unsure in self.doubtful(&mapping.range) {
                 let pages = pagemap.private(&unsure, mapping.kind);

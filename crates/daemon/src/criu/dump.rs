@@ -23,6 +23,9 @@ use crate::proc::{self, ProcessId};
 
 /// How long CRIU may take to start.
 const START_TIME: Duration = Duration::from_secs(60);
+/// CRIU's log has warnings and errors. With more it has several lines for each mapping, and writes each by itself while the
+/// program stands still.
+const WARNINGS: i32 = 2;
 /// Names of the steps.
 const BEFORE: &str = "pre-dump";
 const BEHIND: &str = "post-dump";
@@ -88,6 +91,7 @@ impl Dumping {
             tcp_skip_in_flight: how.tcp_close.then_some(true),
             shell_job: how.shell_job.then_some(true),
             log_file: Some(DUMP_LOG.into()),
+            log_level: Some(WARNINGS),
             ..criu::options(dir)
         };
         let request = CriuReq {

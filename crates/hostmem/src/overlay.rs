@@ -53,10 +53,11 @@ impl Overlay {
         })
     }
 
-    /// Gives pages of `ranges` a place as long as there is room; those with one, and the others.
+    /// Gives pages of `ranges`, some of which may be named twice, a place as long as there is room; those with one, and the
+    /// others, each once.
     pub fn place(&mut self, ranges: &[Range<u64>]) -> (Vec<Placed>, Vec<Range<u64>>) {
         let (mut placed, mut others) = (Vec::new(), Vec::new());
-        for range in ranges {
+        for range in &once(ranges) {
             let new: Vec<Range<u64>> = self.places.gaps(range).collect();
             for gap in new {
                 let free = (self.memory.bytes().len() - self.end) as u64 / PAGE * PAGE;
@@ -123,6 +124,20 @@ fn length(range: &Range<u64>) -> usize {
     (range.end - range.start) as usize
 }
 
+/// The same pages, ascending, each once.
+fn once(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|it| it.start);
+    sorted.dedup_by(|next, last| {
+        let goes_on = next.start <= last.end;
+        if goes_on {
+            last.end = last.end.max(next.end);
+        }
+        goes_on
+    });
+    sorted
+}
+
 /// These pages, ascending by their places in `memory`, in pieces for one call each.
 fn batches<'m>(memory: &'m mut [u8], placed: &[Placed]) -> Vec<Batch<'m>> {
     let mut batches: Vec<Batch<'m>> = Vec::new();
@@ -176,6 +191,19 @@ mod tests {
             ]
         );
         assert_eq!(others, [pages(14, 16)]);
+    }
+
+    #[test]
+    fn pages_that_are_named_twice_are_read_once() {
+        let ranges = [pages(8, 10), pages(2, 5), pages(3, 4), pages(4, 6)];
+        assert_eq!(once(&ranges), [pages(2, 6), pages(8, 10)]);
+        let mut overlay = Overlay::new(16 * PAGE, 1).expect("memory");
+        let (placed, _) = overlay.place(&ranges);
+        assert_eq!(placed.len(), 2);
+        let mut missing = Vec::new();
+        let memory = Memory::open(std::process::id()).expect("opened");
+        overlay.read(&memory, placed, &mut missing);
+        assert_eq!(missing.len(), 6, "nothing is at these addresses");
     }
 
     #[test]

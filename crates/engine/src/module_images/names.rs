@@ -3,12 +3,19 @@
 //! The driver finds a variable by name but does not list them, so the names come from the image: PTX
 //! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
 //! Reading an image takes long: that is done behind the program (`examination`).
+//!
+//! Tables of functions are left out, such as those by which NCCL's kernels call what does a collective's work: where the code of a
+//! module lies is the driver's choice, which fills them when it loads the module. What they held before a restore would lead
+//! elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use fermata_ptx::ast::{Item, Space};
 use fermata_ptx::fatbin::{self, Entry, Kind};
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::read::{File, SymbolSection};
+use object::{
+    Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, Symbol, SymbolKind,
+};
 
 use crate::text::FATBIN_MAGIC;
 
@@ -51,17 +58,64 @@ pub(crate) fn collect(part: &[u8], names: &mut BTreeSet<String>) {
 }
 
 fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
-    let Ok(file) = object::File::parse(image) else {
+    let Ok(file) = File::parse(image) else {
         return;
     };
-    for symbol in file
-        .symbols()
-        .filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.size() > 0)
-    {
-        if let Ok(name) = symbol.name() {
+    let data = |it: &Symbol<'_, '_>| it.kind() == SymbolKind::Data && it.size() > 0;
+    let mut code = HashMap::new();
+    for symbol in file.symbols().filter(data) {
+        let Ok(name) = symbol.name() else { continue };
+        if !is_function_table(&file, &symbol, &mut code) {
             names.insert(name.to_owned());
         }
     }
+}
+
+/// Bytes of an address.
+const WORD: usize = 8;
+
+/// Whether a variable holds addresses of functions and nothing else, but for words of zeros. `code` says, for sections that have
+/// been looked at, where they get such addresses.
+fn is_function_table(
+    file: &File<'_>,
+    symbol: &Symbol<'_, '_>,
+    code: &mut HashMap<SectionIndex, BTreeSet<u64>>,
+) -> bool {
+    let SymbolSection::Section(index) = symbol.section() else {
+        return false;
+    };
+    let Ok(section) = file.section_by_index(index) else {
+        return false;
+    };
+    let code = code.entry(index).or_insert_with(|| {
+        let of_function = |target| match target {
+            RelocationTarget::Symbol(index) => {
+                let named = file.symbol_by_index(index);
+                named.is_ok_and(|it| it.kind() == SymbolKind::Text)
+            }
+            _ => false,
+        };
+        let all = section.relocations();
+        let of_functions = all.filter(|(_, it)| of_function(it.target()));
+        of_functions.map(|(at, _)| at).collect()
+    });
+    let start = symbol.address().saturating_sub(section.address());
+    if code
+        .range(start..start.saturating_add(symbol.size()))
+        .next()
+        .is_none()
+    {
+        return false;
+    }
+    let content = usize::try_from(start)
+        .ok()
+        .zip(usize::try_from(symbol.size()).ok());
+    let content = content.zip(section.data().ok());
+    let content = content.and_then(|((start, len), data)| data.get(start..start.checked_add(len)?));
+    let words = content.unwrap_or_default().chunks(WORD);
+    let mut words = (start..).step_by(WORD).zip(words).peekable();
+    words.peek().is_some()
+        && words.all(|(at, word)| code.contains(&at) || word.iter().all(|byte| *byte == 0))
 }
 
 fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
@@ -132,6 +186,83 @@ mod tests {
         assert_eq!(seen(Some(90)), [b"ninety"]);
         assert_eq!(seen(Some(86)).len(), 3);
         assert_eq!(seen(None).len(), 3);
+    }
+
+    /// Machine code as nvcc leaves it: three functions at 0, and variables in `.nv.global.init`: `data`, and (name, offset, bytes)
+    /// of each. `code` says where which of the functions' addresses belong.
+    fn cubin(data: &[u8], code: &[(u64, u64)], variables: &[(&str, u64, u64)]) -> Vec<u8> {
+        const FUNCTIONS: u64 = 3;
+        let mut strings = b"\0f\0.nv.global.init\0.text\0".to_vec();
+        let word = |it: u64| it.to_le_bytes();
+        let mut symbols = vec![0; 24];
+        let mut symbol = |name: usize, info: u8, section: u16, at: u64, size: u64| {
+            symbols.extend((name as u32).to_le_bytes());
+            symbols.extend([info, 0]);
+            symbols.extend(section.to_le_bytes());
+            symbols.extend([word(at), word(size)].concat());
+        };
+        for _ in 0..FUNCTIONS {
+            symbol(1, 0x12, 2, 0, 16);
+        }
+        for (name, at, size) in variables {
+            symbol(strings.len(), 0x11, 1, *at, *size);
+            strings.extend(name.as_bytes());
+            strings.push(0);
+        }
+        let relocations: Vec<u8> = code
+            .iter()
+            .flat_map(|(at, function)| {
+                [word(*at), word((function + 1) << 32 | 2), word(0)].concat()
+            })
+            .collect();
+        let text = [0; 16];
+        // Name, type, flags, content, link, info, size of an entry.
+        let sections: [(u32, u32, u64, &[u8], u32, u32, u64); 6] = [
+            (0, 0, 0, &[], 0, 0, 0),
+            (3, 1, 3, data, 0, 0, 0),
+            (19, 1, 6, &text, 0, 0, 0),
+            (3, 4, 0x40, &relocations, 4, 1, 24),
+            (3, 2, 0, &symbols, 5, 1, 24),
+            (3, 3, 0, &strings, 0, 0, 0),
+        ];
+        let mut image = b"\x7fELF\x02\x01\x01".to_vec();
+        image.resize(64, 0);
+        let mut headers = Vec::new();
+        for (name, kind, flags, content, link, info, entry) in sections {
+            let (at, len) = (image.len() as u64, content.len() as u64);
+            headers.extend([name, kind].map(u32::to_le_bytes).concat());
+            headers.extend([flags, 0, at, len].map(word).concat());
+            headers.extend([link, info].map(u32::to_le_bytes).concat());
+            headers.extend([8, entry].map(word).concat());
+            image.extend(content);
+            image.resize(image.len().next_multiple_of(8), 0);
+        }
+        let table = image.len() as u64;
+        image.extend(headers);
+        // Relocatable, CUDA, version; the table of sections; sizes and counts.
+        image[16..24].copy_from_slice(&[1, 0, 190, 0, 1, 0, 0, 0]);
+        image[40..48].copy_from_slice(&word(table));
+        image[52..64].copy_from_slice(&[64, 0, 0, 0, 0, 0, 64, 0, 6, 0, 5, 0]);
+        image
+    }
+
+    #[test]
+    fn tables_of_functions_are_no_content_and_what_holds_more_is() {
+        // A table with its end, a counter, one with a counter beside a function, zeros.
+        let mut data = [0; 64];
+        data[24] = 7;
+        data[40] = 9;
+        let code = [(0, 0), (8, 2), (32, 1)];
+        let variables = [
+            ("table", 0, 24),
+            ("counter", 24, 8),
+            ("mixed", 32, 16),
+            ("zeros", 48, 16),
+        ];
+        let image = cubin(&data, &code, &variables);
+        assert_eq!(names(&image), ["counter", "mixed", "zeros"]);
+        // Without the places of addresses it is a variable as any other.
+        assert_eq!(names(&cubin(&data, &[], &variables)).len(), 4);
     }
 
     #[test]

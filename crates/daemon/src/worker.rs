@@ -28,6 +28,7 @@ use rustix::process::Signal;
 
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_control};
 use crate::gpu::driver::Driver;
+use crate::gpu::leftovers;
 use crate::proc::ProcessId;
 use crate::sys::{self, Extra};
 
@@ -346,6 +347,7 @@ impl Worker {
             let _ = child.wait();
         }
         self.connection.shutdown();
+        leftovers::remove(self.process.pid);
     }
 }
 
@@ -356,6 +358,7 @@ impl Drop for Worker {
         if let Some(child) = self.child.get_mut() {
             let _ = child.wait();
         }
+        leftovers::remove(self.process.pid);
     }
 }
 

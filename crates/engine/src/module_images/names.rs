@@ -188,6 +188,9 @@ mod tests {
         assert_eq!(seen(None).len(), 3);
     }
 
+    /// Name, type, flags, content, link, info, size of an entry.
+    type Section<'c> = (u32, u32, u64, &'c [u8], u32, u32, u64);
+
     /// Machine code as nvcc leaves it: three functions at 0, and variables in `.nv.global.init`: `data`, and (name, offset, bytes)
     /// of each. `code` says where which of the functions' addresses belong.
     fn cubin(data: &[u8], code: &[(u64, u64)], variables: &[(&str, u64, u64)]) -> Vec<u8> {
@@ -216,8 +219,7 @@ mod tests {
             })
             .collect();
         let text = [0; 16];
-        // Name, type, flags, content, link, info, size of an entry.
-        let sections: [(u32, u32, u64, &[u8], u32, u32, u64); 6] = [
+        let sections: [Section<'_>; 6] = [
             (0, 0, 0, &[], 0, 0, 0),
             (3, 1, 3, data, 0, 0, 0),
             (19, 1, 6, &text, 0, 0, 0),

@@ -11,10 +11,6 @@ use crate::api::tables;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
 
-/// The version whose functions this library has, whatever the worker's driver is of, which is no older. Runtimes ask before a
-/// session begins and make their handshake after that: the answer must be the same.
-pub const VERSION: c_int = sys::CUDA_VERSION as c_int;
-
 driver_api! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
@@ -24,7 +20,7 @@ driver_api! {
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        version.set(VERSION)
+        version.set(tables::VERSION)
     }
 
     fn cuGetProcAddress(

@@ -1,6 +1,6 @@
 //! What the driver's undocumented tables need of the session: NVIDIA's runtime and libraries ask for them.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use fermata_abi::op::{Op, ReplyBody};
@@ -17,6 +17,10 @@ use crate::object::context::{current, current_pointer};
 use crate::object::session::{begun, session};
 use crate::result::Result;
 
+/// The version whose functions this library has, whatever the worker's driver is of, which is no older. Runtimes ask before a
+/// session begins and make their handshake after that: the answer must be the same.
+pub const VERSION: c_int = sys::CUDA_VERSION as c_int;
+
 /// This library as the tables see it.
 #[derive(Debug)]
 struct Client;
@@ -32,7 +36,7 @@ impl Driver for Client {
     }
 
     fn version(&self) -> i32 {
-        super::init::VERSION
+        VERSION
     }
 
     fn devices(&self) -> Vec<Identity> {

@@ -290,8 +290,10 @@ pub struct StreamWork {
     /// How much the stream had been given at the end of it.
     pub count: u64,
     /// Whether a kernel of NCCL, or a graph, is in it.
+    #[serde(default)]
     pub collective: bool,
     /// Whether it is a wait for other streams or the host.
+    #[serde(default)]
     pub waits: bool,
 }
 

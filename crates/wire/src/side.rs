@@ -32,6 +32,11 @@ pub enum FromProgram {
         /// Bytes.
         size: u64,
     },
+    /// A file with a module image, sent before the operation that names the same number.
+    File {
+        /// The number.
+        file: FileId,
+    },
     /// The file of a region of `HostKind::Shared`, with its descriptor, sent before the `Op::HostMap` that names the same address,
     /// or when the worker has said that it lacks it.
     Shared {
@@ -41,11 +46,6 @@ pub enum FromProgram {
         size: u64,
         /// Where they begin in the file.
         offset: u64,
-    },
-    /// A file with a module image, sent before the operation that names the same number.
-    File {
-        /// The number.
-        file: FileId,
     },
 }
 

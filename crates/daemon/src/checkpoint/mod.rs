@@ -60,6 +60,8 @@ use crate::worker::Worker;
 
 /// How long it may take to be known where a program is that has just been started.
 const ROOT_TIME: Duration = Duration::from_secs(30);
+/// How long a process may take that is let in between two attempts.
+const LET_IN_TIME: Duration = Duration::from_millis(500);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 
@@ -74,7 +76,7 @@ pub fn checkpoint(
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
     crate::restore::on_demand::settle(&session)?;
-    let _busy = Turn::take(&session)?;
+    let mut busy = Turn::take(&session)?;
     if session.lock().paused().is_none() {
         check_running(&session)?;
     }
@@ -82,8 +84,13 @@ pub fn checkpoint(
     let mut taken = attempt(daemon, &session, request, true, report);
     for _ in 1..ATTEMPTS {
         match taken {
-            // What takes less time is less often in the way of processes that come and go.
-            Err((_, true)) => taken = attempt(daemon, &session, request, false, report),
+            Err((_, true)) => {
+                drop(busy);
+                let_in(&session);
+                busy = Turn::take(&session)?;
+                // What takes less time is less often in the way of processes that come and go.
+                taken = attempt(daemon, &session, request, false, report);
+            }
             _ => break,
         }
     }
@@ -102,6 +109,14 @@ pub fn checkpoint(
         taken.image.display()
     );
     Ok(taken)
+}
+
+/// Lets a process in that has begun to use CUDA during an attempt, if there is one: others may be waiting for it.
+fn let_in(session: &Session) {
+    let known = session.lock().members.len();
+    let more = |inner: &Inner| (inner.members.len() > known).then_some(());
+    // Without one, the attempt has failed for another that has ended.
+    let _ = session.wait_for(LET_IN_TIME, more);
 }
 
 /// Tries to take an image. A failure says whether another attempt may succeed: a process of the session has begun to use

@@ -12,6 +12,7 @@
 //! those that are held. [`Patience`] says how far the others may go.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_control::settings;
@@ -133,6 +134,8 @@ impl Halt<'_> {
         let mut said: Option<Instant> = None;
         let mut waited: Option<Work> = None;
         let mut patience = Patience::default();
+        let arrivals = || self.session.arrivals.load(Ordering::Relaxed);
+        let before = arrivals();
         loop {
             let since = Instant::now();
             if become_idle(&workers)? {
@@ -143,16 +146,23 @@ impl Halt<'_> {
                 });
                 return Ok(Settled { since, waited });
             }
-            let mut long = busy(&workers, Hold::All)?;
-            // What is waited for is named, not what waits for it.
-            long.sort_by_key(|it| it.on.waits);
+            let long = busy(&workers, Hold::All)?;
             let how = patience.next(&long);
-            waited = waited.or_else(|| long.first().cloned());
+            waited = waited.or_else(|| first_named(&long).cloned());
             let mut looked = Instant::now();
-            while let Some(work) = still_at(&long, &busy(&workers, how)?) {
+            loop {
+                let now = busy(&workers, how)?;
+                let Some(work) = first_named(&now).filter(|_| goes_on(&long, &now)) else {
+                    break;
+                };
                 let so_far = begun.elapsed();
                 if so_far >= longest {
-                    return Err(too_long(&work, served, so_far));
+                    return Err(too_long(work, served, so_far));
+                }
+                // What is waited for may be waiting for a process that is let in only when this is over.
+                if arrivals() != before && so_far >= SAYING {
+                    let message = "the program cannot be stopped now: another of its processes begins to use CUDA";
+                    return Err(fail(FailureKind::Locked, message).hint("try again"));
                 }
                 if said.is_none_or(|it| it.elapsed() >= SAYING) {
                     said = Some(Instant::now());
@@ -213,10 +223,17 @@ fn busy(workers: &[Arc<Worker>], how: Hold) -> Result<Vec<Work>> {
     Ok(works.collect())
 }
 
-/// What is still going on of `long`.
-fn still_at(long: &[Work], now: &[Work]) -> Option<Work> {
-    let goes_on = |it: &&Work| long.iter().any(|then| then.is_same(it));
-    now.iter().find(goes_on).cloned()
+/// Whether any of `long` is still going on.
+fn goes_on(long: &[Work], now: &[Work]) -> bool {
+    now.iter()
+        .any(|it| long.iter().any(|then| then.is_same(it)))
+}
+
+/// What users are told of: a collective, else what waits for nothing; the rest may be waiting for that.
+fn first_named(works: &[Work]) -> Option<&Work> {
+    works
+        .iter()
+        .min_by_key(|it| (!it.on.collective, it.on.waits))
 }
 
 fn too_long(work: &Work, served: &[Served], so_far: Duration) -> Failure {
@@ -282,8 +299,10 @@ mod tests {
     #[test]
     fn work_is_told_from_that_of_another_process_and_from_later_work() {
         let long = [work(0, 7, false), work(1, 9, false)];
-        assert!(still_at(&long, &[work(1, 7, false), work(0, 9, false)]).is_none());
-        assert!(still_at(&long, &[work(1, 8, false), work(1, 9, false)]).is_some());
-        assert!(still_at(&long, &[]).is_none());
+        assert!(!goes_on(&long, &[work(1, 7, false), work(0, 9, false)]));
+        assert!(goes_on(&long, &[work(1, 8, false), work(1, 9, false)]));
+        assert!(!goes_on(&long, &[]));
+        let both = [work(0, 7, false), work(1, 9, true)];
+        assert_eq!(first_named(&both).map(|it| it.worker), Some(1));
     }
 }

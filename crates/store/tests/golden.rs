@@ -27,7 +27,7 @@ fn every_version_is_read() {
         let dir = tempfile::tempdir().unwrap();
         copy_tree(&golden, dir.path());
         // Empty folders and locks are not kept under version control.
-        for folder in ["images", "tmp"] {
+        for folder in ["images", "index", "packs", "tmp"] {
             std::fs::create_dir_all(dir.path().join("store").join(folder)).unwrap();
         }
         let store = Store::open(&dir.path().join("store"), false).unwrap();

@@ -77,7 +77,10 @@ impl Scene {
         let table = program.alloc(4096);
         let buffers: Vec<u64> = (0..count).map(|_| program.alloc(CHUNK)).collect();
         if let Some(last) = buffers.last() {
-            program.write(table, &last.to_le_bytes());
+            // In halves: a whole address would be followed, and what the kernel stores foreseen.
+            let (low, high) = (*last as u32, (*last >> 32) as u32);
+            program.write(table, &low.to_le_bytes());
+            program.write(table + 4, &high.to_le_bytes());
         }
         let scene = Self {
             worker,

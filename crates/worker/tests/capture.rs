@@ -498,7 +498,9 @@ fn what_is_overtaken_twice_is_captured_at_its_end() {
         scene.wait_first();
         // Another buffer each time, so that what was learnt does not help.
         let other = scene.buffers[BUFFERS as usize - 1 - nth];
-        program.write(scene.table, &other.to_le_bytes());
+        let halves = other.to_le_bytes();
+        program.write(scene.table, &halves[..4]);
+        program.write(scene.table + 4, &halves[4..]);
         scene.stray(&program, 1000);
         let ended = scene.end();
         assert_eq!(ended, FromWorker::Overtaken { buffers: 1 }, "{image}");

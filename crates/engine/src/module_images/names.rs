@@ -74,8 +74,13 @@ fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
 /// Bytes of an address.
 const WORD: usize = 8;
 
-/// Whether a variable holds addresses of functions and nothing else, but for words of zeros. `code` says, for sections that have
-/// been looked at, where they get such addresses.
+/// Functions from which on a word of zeros behind them is the end of a table: a structure of a few functions may count there.
+const LONG: usize = 16;
+/// What names of tables of virtual functions begin with, which no program writes; words of zeros are among them.
+const VIRTUAL: &str = "_ZTV";
+
+/// Whether a variable holds addresses of functions and nothing that a program could have changed. `code` says, for sections that
+/// have been looked at, where they get such addresses.
 fn is_function_table(
     file: &File<'_>,
     symbol: &Symbol<'_, '_>,
@@ -112,10 +117,17 @@ fn is_function_table(
         .zip(usize::try_from(symbol.size()).ok());
     let content = content.zip(section.data().ok());
     let content = content.and_then(|((start, len), data)| data.get(start..start.checked_add(len)?));
-    let words = content.unwrap_or_default().chunks(WORD);
-    let mut words = (start..).step_by(WORD).zip(words).peekable();
-    words.peek().is_some()
-        && words.all(|(at, word)| code.contains(&at) || word.iter().all(|byte| *byte == 0))
+    let words: Vec<_> = (start..)
+        .step_by(WORD)
+        .zip(content.unwrap_or_default().chunks(WORD))
+        .collect();
+    let is_virtual = symbol.name().is_ok_and(|it| it.starts_with(VIRTUAL));
+    let ends = |nth: usize| nth + 1 == words.len() && nth >= LONG;
+    let fits = |(nth, (at, word)): (usize, &(u64, &[u8]))| {
+        let zeros = word.iter().all(|byte| *byte == 0);
+        code.contains(at) || zeros && (is_virtual || ends(nth))
+    };
+    !words.is_empty() && words.iter().enumerate().all(fits)
 }
 
 fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
@@ -250,21 +262,30 @@ mod tests {
 
     #[test]
     fn tables_of_functions_are_no_content_and_what_holds_more_is() {
-        // A table with its end, a counter, one with a counter beside a function, zeros.
-        let mut data = [0; 64];
-        data[24] = 7;
-        data[40] = 9;
-        let code = [(0, 0), (8, 2), (32, 1)];
+        let mut data = [0; 280];
+        data[136] = 7;
+        data[152] = 9;
+        // A long table of 16 functions and its end at 0; functions in other places behind.
+        let long = (0..16).map(|nth| (8 * nth, nth % 3));
+        let code: Vec<_> = long
+            .chain([(144, 1), (176, 0), (200, 1), (208, 2), (224, 0), (232, 1)])
+            .collect();
         let variables = [
-            ("table", 0, 24),
-            ("counter", 24, 8),
-            ("mixed", 32, 16),
-            ("zeros", 48, 16),
+            ("table", 0, 136),
+            ("counter", 136, 8),
+            // A function beside a number.
+            ("mixed", 144, 16),
+            // Two words of zeros, and a function.
+            ("_ZTV5Shape", 160, 24),
+            ("zeros", 184, 16),
+            // Functions, and a counter behind them that begins at zero.
+            ("counted", 200, 24),
+            ("pair", 224, 16),
         ];
         let image = cubin(&data, &code, &variables);
-        assert_eq!(names(&image), ["counter", "mixed", "zeros"]);
-        // Without the places of addresses it is a variable as any other.
-        assert_eq!(names(&cubin(&data, &[], &variables)).len(), 4);
+        assert_eq!(names(&image), ["counted", "counter", "mixed", "zeros"]);
+        // Without the places of addresses each is a variable as any other.
+        assert_eq!(names(&cubin(&data, &[], &variables)).len(), variables.len());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The right to work on a session, which one checkpoint, pause or resume has at a time.
+//! The right to work on a session, which one checkpoint, pause or resume has at a time, and whether processes that come and go
+//! were in the way.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -6,13 +7,16 @@ use std::time::{Duration, Instant};
 use fermata_control::worker::FailureKind;
 use parking_lot::MutexGuard;
 
-use crate::failure::{Hint, Result, fail};
-use crate::session::Session;
+use crate::failure::{Failure, Hint, Result, fail};
+use crate::session::{Inner, Session};
 
 /// How often an image is tried of a session whose processes come and go.
 pub(crate) const ATTEMPTS: u32 = 10;
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
+
+/// How long a process may take to come in that is let in between two attempts.
+const LET_IN_TIME: Duration = Duration::from_millis(500);
 
 /// The right to work on a session, held while it is checkpointed or paused.
 pub(crate) struct Turn<'s> {
@@ -44,6 +48,61 @@ impl<'s> Turn<'s> {
             session,
             _busy: busy,
         })
+    }
+
+    /// Lets a process in that asks for a worker, which others may be waiting for, and takes the turn again.
+    ///
+    /// # Errors
+    /// `Locked`: another command has it.
+    pub(crate) fn let_in(self) -> Result<Self> {
+        let session = self.session;
+        let known = session.lock().members.len();
+        drop(self);
+        let more = |inner: &Inner| (inner.members.len() > known).then_some(());
+        // It may have ended. One that has begun to come in is waited for by `take`.
+        let _ = session.wait_for(LET_IN_TIME, more);
+        Self::take(session)
+    }
+}
+
+/// Who was in a session when an attempt at it began.
+pub(crate) struct Present {
+    agents: Vec<u32>,
+    arrivals: u64,
+}
+
+/// What has changed since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Nothing: the attempt failed for another reason.
+    Same,
+    /// A process has ended.
+    Left,
+    /// A process has begun to use CUDA, and comes again.
+    Come,
+}
+
+impl Present {
+    /// Those of this moment.
+    pub(crate) fn of(session: &Session) -> Self {
+        Self {
+            agents: session.processes().agents,
+            arrivals: session.arrived(),
+        }
+    }
+
+    /// What may be the reason of `failure`.
+    pub(crate) fn since(&self, session: &Session, failure: &Failure) -> Others {
+        if session.arrived() != self.arrivals {
+            return Others::Come;
+        }
+        let left = session.processes().agents;
+        let fewer = self.agents.iter().any(|it| !left.contains(it));
+        // Its end is not always known yet.
+        match fewer || failure.kind == FailureKind::NotFound {
+            true => Others::Left,
+            false => Others::Same,
+        }
     }
 }
 

@@ -27,7 +27,6 @@ mod sum;
 mod taking;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then};
@@ -55,13 +54,11 @@ use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
 use crate::session::{Inner, Session};
-use crate::turn::{ATTEMPTS, Turn};
+use crate::turn::{ATTEMPTS, Others, Present, Turn};
 use crate::worker::Worker;
 
 /// How long it may take to be known where a program is that has just been started.
 const ROOT_TIME: Duration = Duration::from_secs(30);
-/// How long a process may take that is let in between two attempts.
-const LET_IN_TIME: Duration = Duration::from_millis(500);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 
@@ -76,7 +73,7 @@ pub fn checkpoint(
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
     crate::restore::on_demand::settle(&session)?;
-    let mut busy = Turn::take(&session)?;
+    let mut turn = Turn::take(&session)?;
     if session.lock().paused().is_none() {
         check_running(&session)?;
     }
@@ -84,15 +81,12 @@ pub fn checkpoint(
     let mut taken = attempt(daemon, &session, request, true, report);
     for _ in 1..ATTEMPTS {
         match taken {
-            Err((_, true)) => {
-                drop(busy);
-                let_in(&session);
-                busy = Turn::take(&session)?;
-                // What takes less time is less often in the way of processes that come and go.
-                taken = attempt(daemon, &session, request, false, report);
-            }
+            Err((_, Others::Come)) => turn = turn.let_in()?,
+            Err((_, Others::Left)) => {}
             _ => break,
         }
+        // What takes less time is less often in the way of processes that come and go.
+        taken = attempt(daemon, &session, request, false, report);
     }
     let taken = taken.map_err(|(failure, _)| failure);
     if let Some(tier) = &daemon.tier {
@@ -111,14 +105,6 @@ pub fn checkpoint(
     Ok(taken)
 }
 
-/// Lets a process in that has begun to use CUDA during an attempt, if there is one: others may be waiting for it.
-fn let_in(session: &Session) {
-    let known = session.lock().members.len();
-    let more = |inner: &Inner| (inner.members.len() > known).then_some(());
-    // Without one, the attempt has failed for another that has ended.
-    let _ = session.wait_for(LET_IN_TIME, more);
-}
-
 /// Tries to take an image. A failure says whether another attempt may succeed: a process of the session has begun to use
 /// CUDA meanwhile, when its connection was in the way, or one that did has ended, and the session has not. `ahead`: host
 /// memory may be copied before the stop.
@@ -128,20 +114,19 @@ fn attempt(
     request: &Checkpoint,
     ahead: bool,
     report: &mut Report<'_>,
-) -> std::result::Result<Checkpointed, (Failure, bool)> {
-    let taking =
-        Taking::prepare(daemon, session, request, ahead).map_err(|failure| (failure, false))?;
-    let before_it = session.processes();
-    let arrivals = || session.arrivals.load(Ordering::Relaxed);
-    let before = arrivals();
+) -> std::result::Result<Checkpointed, (Failure, Others)> {
+    let taking = Taking::prepare(daemon, session, request, ahead)
+        .map_err(|failure| (failure, Others::Same))?;
+    let present = Present::of(session);
     info!(session = %session.name, "checkpoint of `{}` begins", session.name);
     taking.take(request, report).map_err(|failure| {
-        let left = session.processes();
-        let fewer = before_it.agents.iter().any(|it| !left.agents.contains(it));
-        // Its end is not always known yet.
-        let fewer = fewer || failure.kind == FailureKind::NotFound;
-        let runs = check_running(session).is_ok() && left.root.is_some_and(|it| it.alive());
-        (failure, (fewer || arrivals() != before) && runs)
+        let root = session.processes().root;
+        let runs = check_running(session).is_ok() && root.is_some_and(|it| it.alive());
+        let others = match runs {
+            true => present.since(session, &failure),
+            false => Others::Same,
+        };
+        (failure, others)
     })
 }
 

@@ -12,7 +12,6 @@
 //! those that are held. [`Patience`] says how far the others may go.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_control::settings;
@@ -134,8 +133,7 @@ impl Halt<'_> {
         let mut said: Option<Instant> = None;
         let mut waited: Option<Work> = None;
         let mut patience = Patience::default();
-        let arrivals = || self.session.arrivals.load(Ordering::Relaxed);
-        let before = arrivals();
+        let arrived = self.session.arrived();
         loop {
             let since = Instant::now();
             if become_idle(&workers)? {
@@ -160,7 +158,7 @@ impl Halt<'_> {
                     return Err(too_long(work, served, so_far));
                 }
                 // What is waited for may be waiting for a process that is let in only when this is over.
-                if arrivals() != before && so_far >= SAYING {
+                if self.session.arrived() != arrived && so_far >= SAYING {
                     let message = "the program cannot be stopped now: another of its processes begins to use CUDA";
                     return Err(fail(FailureKind::Locked, message).hint("try again"));
                 }

@@ -14,7 +14,6 @@ mod plan;
 mod resume;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fermata_control::user::{self, SessionState};
@@ -30,7 +29,7 @@ use crate::checkpoint::{Halt, devices_of, finished};
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
 use crate::restore::on_demand;
-use crate::turn::{ATTEMPTS, Turn};
+use crate::turn::{ATTEMPTS, Others, Present, Turn};
 
 use self::data::Entry;
 use crate::daemon::{Daemon, check_running};
@@ -57,24 +56,25 @@ pub fn pause(
     }
     refuse_paused(&session)?;
     on_demand::settle(&session)?;
-    let _turn = Turn::take(&session)?;
+    let mut turn = Turn::take(&session)?;
     refuse_paused(&session)?;
     check_running(&session)?;
     await_removal(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut attempts = 1;
     let paused = loop {
-        let (before, arrivals) = (session.processes(), arrivals(&session));
+        let present = Present::of(&session);
         let failure = match attempt(daemon, &session, request, report) {
             Ok(paused) => break paused,
             Err(failure) => failure,
         };
-        let left = session.processes();
-        let fewer = before.agents.iter().any(|it| !left.agents.contains(it));
-        let fewer = fewer || failure.kind == FailureKind::NotFound;
-        let others = fewer || arrivals != self::arrivals(&session);
-        if !others || attempts == ATTEMPTS || check_running(&session).is_err() {
+        let others = present.since(&session, &failure);
+        if others == Others::Same || attempts == ATTEMPTS || check_running(&session).is_err() {
             return Err(failure);
+        }
+        if others == Others::Come {
+            turn = turn.let_in()?;
+            refuse_paused(&session)?;
         }
         attempts += 1;
     };
@@ -85,10 +85,6 @@ pub fn pause(
         paused.data.folder.display()
     );
     Ok(paused)
-}
-
-fn arrivals(session: &Session) -> u64 {
-    session.arrivals.load(Ordering::Relaxed)
 }
 
 /// A session that is paused for another one stays paused from now on, until its user resumes it.

@@ -277,6 +277,11 @@ impl Session {
         }
     }
 
+    /// How often processes have asked for their first worker.
+    pub fn arrived(&self) -> u64 {
+        self.arrivals.load(Ordering::Relaxed)
+    }
+
     /// A pause, for those who look at more than what changes here: a change ends it. What has changed before it began it
     /// does not see.
     pub fn pause(&self, turn: Duration) {

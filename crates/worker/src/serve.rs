@@ -118,10 +118,15 @@ impl Server {
     /// Whether the program is there, as it has said.
     pub(crate) fn has_come(&mut self) -> bool {
         if !self.come && self.presence.has_come() {
-            self.come = true;
-            self.map_shared();
+            self.comes();
         }
         self.come
+    }
+
+    /// The program has announced itself: what it shares with other processes is there before anything is performed.
+    fn comes(&mut self) {
+        self.come = true;
+        self.map_shared();
     }
 
     /// Whether nothing is taken off the ring for now.
@@ -273,8 +278,7 @@ impl Server {
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         // One that sends is there.
         if !self.come {
-            self.come = true;
-            self.map_shared();
+            self.comes();
         }
         if !self.holds_back(op, ticket) {
             self.perform(op, ticket);

@@ -96,10 +96,10 @@ pub(crate) struct Server {
     pub devices: Vec<DeviceInfo>,
     /// Descriptors that came ahead of their operation, or were to come.
     pub arrived: HashMap<Address, Arrived>,
-    /// Regions that other processes may share, whose files the program is to send.
-    pub absent: Vec<Address>,
     /// Likewise of files with images.
     pub files: HashMap<FileId, Option<OwnedFd>>,
+    /// Regions that other processes may share, whose files the program is to send.
+    pub absent: Vec<Address>,
     /// Contexts with a module that prints, or of which that is not known yet.
     pub printing: HashSet<ContextId>,
     /// Watches operations while a checkpoint or a restore is under way.

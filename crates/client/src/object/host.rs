@@ -155,14 +155,25 @@ pub unsafe fn register(
         make_private(start, mapped);
         return Err(status);
     }
-    // The block covers whole pages: neighbours on the first and last page are shared as well.
-    let block = Block::new(start, mapped, Kind::Host(HostKind::Registered), context);
+    let kind = Kind::Host(HostKind::Registered);
+    remember(memory, context, (start, mapped), kind, flags);
+    Ok(())
+}
+
+/// Notes a registered region down. It covers whole pages: neighbours on the first and last page are shared as well.
+fn remember(
+    memory: &Mirror,
+    context: &Context,
+    (start, mapped): (Address, u64),
+    kind: Kind,
+    flags: u32,
+) {
+    let block = Block::new(start, mapped, kind, context);
     memory.insert(Block {
         mapped,
         flags,
         ..block
     });
-    Ok(())
 }
 
 fn register_shared(
@@ -175,12 +186,7 @@ fn register_shared(
     let kind = HostKind::Shared;
     send_shared(start, mapped, part)?;
     ask_to_map(context, start, mapped, kind, flags)?;
-    let block = Block::new(start, mapped, Kind::Host(kind), context);
-    memory.insert(Block {
-        mapped,
-        flags,
-        ..block
-    });
+    remember(memory, context, (start, mapped), Kind::Host(kind), flags);
     Ok(())
 }
 

@@ -117,13 +117,8 @@ int main(int argc, char **argv) {
         require(answer == t, "the answer to a turn");
         step(o, k, o.steps);
     }
-    unsigned end = 0;
-    say(to, &end, sizeof end);
-    uint64_t digest;
-    hear(to, &digest, sizeof digest);
-    await_child(other);
     Digest d;
-    d.word(digest);
+    d.word(end_child(to, other));
     for (Piece &it : piece) {
         d.bytes(it.words, n * sizeof(unsigned));
         it.end();

@@ -95,6 +95,16 @@ inline void await_child(pid_t other) {
     require(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status");
 }
 
+// Ends the turns of the second process and waits for it; the answer is its digest.
+inline uint64_t end_child(int to, pid_t other) {
+    unsigned end = 0;
+    say(to, &end, sizeof end);
+    uint64_t digest;
+    hear(to, &digest, sizeof digest);
+    await_child(other);
+    return digest;
+}
+
 // Turns words of `from` into words of `to`, from where this turn's are.
 __global__ void turn(unsigned *to, const unsigned *from, unsigned n, unsigned word) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

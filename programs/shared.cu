@@ -168,13 +168,8 @@ int main(int argc, char **argv) {
         hear(to, &word, sizeof word);
         step(o, k, o.steps);
     }
-    unsigned end = 0;
-    say(to, &end, sizeof end);
-    uint64_t digest;
-    hear(to, &digest, sizeof digest);
-    await_child(other);
     Digest d;
-    d.word(digest);
+    d.word(end_child(to, other));
     d.all(from_device(own, n));
     d.all(from_device(large, n));
     d.all(from_device(small, SMALL));

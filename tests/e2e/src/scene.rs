@@ -36,6 +36,29 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// Demands of a program, whose second option is how many steps it takes, that it ends as it does by itself after it was
+    /// checkpointed within its first steps, killed and restored.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn comes_back(name: &str, options: &[&str], mode: Mode) -> Result<()> {
+        let scene = Self::new()?;
+        let fermata = scene.fermata();
+        let program = scene.tree().program(name)?;
+        // It must not end before the checkpoint.
+        let last = options[3].parse()?;
+        fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
+        scene.wait_steps("one", 3)?;
+        fermata.checkpoint("one", "image", mode)?;
+        fermata.kill("one")?;
+        scene.let_go()?;
+        scene
+            .try_restore("image", "again")?
+            .success("fermata restore")?;
+        scene.check_ends_as("again", &scene.straight(name, options)?)?;
+        scene.close()
+    }
+
     /// A fresh one.
     ///
     /// # Errors

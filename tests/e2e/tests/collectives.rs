@@ -12,37 +12,19 @@ const PLAIN: &[&str] = &["--size", "512", "--steps", "120", "--plain", "1"];
 /// The step at which the first rank stands still, and the other waits for it on its device.
 const HELD: u64 = 20;
 
-fn comes_back(options: &[&str], mode: Mode) -> Result<()> {
-    let scene = Scene::new()?;
-    let fermata = scene.fermata();
-    let program = scene.tree().program("allreduce")?;
-    // It must not end before the checkpoint.
-    let last = options[3].parse()?;
-    fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
-    scene.wait_steps("one", 3)?;
-    fermata.checkpoint("one", "image", mode)?;
-    fermata.kill("one")?;
-    scene.let_go()?;
-    scene
-        .try_restore("image", "again")?
-        .success("fermata restore")?;
-    scene.check_ends_as("again", &scene.straight("allreduce", options)?)?;
-    scene.close()
-}
-
 #[test]
 fn ranks_in_collectives_come_back_from_an_image_of_stop() -> Result<()> {
-    comes_back(NAMED, Mode::Stop)
+    Scene::comes_back("allreduce", NAMED, Mode::Stop)
 }
 
 #[test]
 fn ranks_in_collectives_come_back_from_an_image_of_cow() -> Result<()> {
-    comes_back(NAMED, Mode::Cow)
+    Scene::comes_back("allreduce", NAMED, Mode::Cow)
 }
 
 #[test]
 fn ranks_whose_kernels_wait_for_each_other_unnoticed_come_back() -> Result<()> {
-    comes_back(PLAIN, Mode::Cow)
+    Scene::comes_back("allreduce", PLAIN, Mode::Cow)
 }
 
 #[test]

@@ -58,52 +58,34 @@ fn shared_memory_is_in_an_image_once_and_shared_again_after_a_restore() -> Resul
 
 /// Both processes write all that they share again and again while the image is taken.
 fn comes_back_whole(mode: Mode) -> Result<()> {
-    program_comes_back("shared", OPTIONS, mode)
-}
-
-fn program_comes_back(name: &str, options: &[&str], mode: Mode) -> Result<()> {
-    let scene = Scene::new()?;
-    let fermata = scene.fermata();
-    let program = scene.tree().program(name)?;
-    // It must not end before the checkpoint.
-    let last = options[3].parse()?;
-    fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
-    scene.wait_steps("one", 3)?;
-    fermata.checkpoint("one", "image", mode)?;
-    fermata.kill("one")?;
-    scene.let_go()?;
-    scene
-        .try_restore("image", "again")?
-        .success("fermata restore")?;
-    scene.check_ends_as("again", &scene.straight(name, options)?)?;
-    scene.close()
+    Scene::comes_back("shared", OPTIONS, mode)
 }
 
 #[test]
 fn events_order_two_processes_again_after_a_restore_of_stop() -> Result<()> {
-    program_comes_back("ipcevents", OF_EVENTS, Mode::Stop)
+    Scene::comes_back("ipcevents", OF_EVENTS, Mode::Stop)
 }
 
 #[test]
 fn events_order_two_processes_again_after_a_restore_of_snapshot() -> Result<()> {
-    program_comes_back("ipcevents", OF_EVENTS, Mode::Snapshot)
+    Scene::comes_back("ipcevents", OF_EVENTS, Mode::Snapshot)
 }
 
 #[test]
 fn events_order_two_processes_again_after_a_restore_of_cow() -> Result<()> {
-    program_comes_back("ipcevents", OF_EVENTS, Mode::Cow)
+    Scene::comes_back("ipcevents", OF_EVENTS, Mode::Cow)
 }
 
 #[test]
 fn host_memory_that_two_processes_have_registered_is_shared_again_after_a_restore_of_stop()
 -> Result<()> {
-    program_comes_back("hostshare", OF_HOST, Mode::Stop)
+    Scene::comes_back("hostshare", OF_HOST, Mode::Stop)
 }
 
 #[test]
 fn host_memory_that_two_processes_have_registered_is_shared_again_after_a_restore_of_cow()
 -> Result<()> {
-    program_comes_back("hostshare", OF_HOST, Mode::Cow)
+    Scene::comes_back("hostshare", OF_HOST, Mode::Cow)
 }
 
 #[test]

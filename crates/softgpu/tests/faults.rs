@@ -1,4 +1,4 @@
-//! Settings: each scenario runs in a process of its own, for settings are read once.
+//! What needs a process of its own: settings, which are read once, and addresses that nobody else may be given.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
 use fermata_softgpu::api::{
-    checkpoint, context, copy, device, init, memop, memory, stream, unsupported,
+    checkpoint, context, copy, device, init, memop, memory, memset, stream, unsupported,
 };
 use hold::{COPIES, Hold, SETTING};
 
@@ -39,6 +39,34 @@ fn outputs(name: &str, settings: &[(&str, &str)]) -> (String, String) {
         "{text}"
     );
     (text, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Alone, for tests beside it would be given the freed address again.
+#[test]
+fn what_was_freed_is_unknown() {
+    scenario("a_program_frees_twice", &[]);
+}
+
+#[test]
+#[ignore = "run by what_was_freed_is_unknown"]
+fn a_program_frees_twice() {
+    let context = Context::new();
+    let address = context.allocate(100);
+    check(cuda!(memory::cuMemFree_v2(address)));
+    assert_eq!(
+        cuda!(memory::cuMemFree_v2(address)),
+        cu::CUDA_ERROR_INVALID_VALUE
+    );
+    assert_eq!(
+        cuda!(memset::cuMemsetD8_v2(address, 1, 10)),
+        cu::CUDA_ERROR_INVALID_VALUE
+    );
+    let mut byte = 0u8;
+    let to: Out<c_void> = common::out((&raw mut byte).cast());
+    assert_eq!(
+        cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
+        cu::CUDA_ERROR_INVALID_VALUE
+    );
 }
 
 #[test]

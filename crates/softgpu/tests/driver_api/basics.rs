@@ -71,27 +71,6 @@ fn the_device_describes_itself() {
 }
 
 #[test]
-fn what_was_freed_is_unknown() {
-    let context = Context::new();
-    let address = context.allocate(100);
-    check(cuda!(memory::cuMemFree_v2(address)));
-    assert_eq!(
-        cuda!(memory::cuMemFree_v2(address)),
-        cu::CUDA_ERROR_INVALID_VALUE
-    );
-    assert_eq!(
-        cuda!(memset::cuMemsetD8_v2(address, 1, 10)),
-        cu::CUDA_ERROR_INVALID_VALUE
-    );
-    let mut byte = 0u8;
-    let to: Out<c_void> = crate::common::out((&raw mut byte).cast());
-    assert_eq!(
-        cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
-        cu::CUDA_ERROR_INVALID_VALUE
-    );
-}
-
-#[test]
 fn copies_beyond_an_allocation_are_refused() {
     let context = Context::new();
     let address = context.allocate(4 << 20);

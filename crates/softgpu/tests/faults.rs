@@ -15,7 +15,7 @@ use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
 use fermata_softgpu::api::{
-    checkpoint, context, copy, device, init, memop, memory, memset, stream, unsupported,
+    checkpoint, context, copy, device, init, memop, memory, memset, pool, stream, unsupported,
 };
 use hold::{COPIES, Hold, SETTING};
 
@@ -45,6 +45,7 @@ fn outputs(name: &str, settings: &[(&str, &str)]) -> (String, String) {
 #[test]
 fn what_was_freed_is_unknown() {
     scenario("a_program_frees_twice", &[]);
+    scenario("a_program_frees_pool_memory_twice", &[]);
 }
 
 #[test]
@@ -67,6 +68,39 @@ fn a_program_frees_twice() {
         cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
         cu::CUDA_ERROR_INVALID_VALUE
     );
+}
+
+#[test]
+#[ignore = "run by what_was_freed_is_unknown"]
+fn a_program_frees_pool_memory_twice() {
+    let _context = Context::new();
+    let mut handle = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut handle), 1)));
+    let mut address = 0;
+    check(cuda!(pool::cuMemAllocAsync(
+        Out::from(&mut address),
+        3 << 20,
+        handle
+    )));
+    check(cuda!(memset::cuMemsetD8Async(address, 1, 3 << 20, handle)));
+    check(cuda!(pool::cuMemFreeAsync(address, handle)));
+    check(cuda!(stream::cuStreamSynchronize(handle)));
+    let mut byte = 0u8;
+    let to: Out<c_void> = common::out((&raw mut byte).cast());
+    assert_eq!(
+        cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
+        cu::CUDA_ERROR_INVALID_VALUE
+    );
+    let mut address = 0;
+    check(cuda!(pool::cuMemAllocAsync(
+        Out::from(&mut address),
+        100,
+        handle
+    )));
+    check(cuda!(pool::cuMemFreeAsync(address, handle)));
+    let twice = cuda!(pool::cuMemFreeAsync(address, handle));
+    assert_eq!(twice, cu::CUDA_ERROR_INVALID_VALUE);
+    check(cuda!(stream::cuStreamSynchronize(handle)));
 }
 
 #[test]

@@ -212,38 +212,6 @@ fn pointers_tell_what_they_point_to() {
 }
 
 #[test]
-fn pool_memory_is_freed_when_the_stream_gets_there() {
-    let _context = Context::new();
-    let mut handle = null_mut();
-    check(cuda!(stream::cuStreamCreate(Out::from(&mut handle), 1)));
-    let mut address = 0;
-    check(cuda!(pool::cuMemAllocAsync(
-        Out::from(&mut address),
-        3 << 20,
-        handle
-    )));
-    check(cuda!(memset::cuMemsetD8Async(address, 1, 3 << 20, handle)));
-    check(cuda!(pool::cuMemFreeAsync(address, handle)));
-    check(cuda!(stream::cuStreamSynchronize(handle)));
-    let mut byte = 0u8;
-    let to: Out<c_void> = crate::common::out((&raw mut byte).cast());
-    assert_eq!(
-        cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)),
-        cu::CUDA_ERROR_INVALID_VALUE
-    );
-    let mut address = 0;
-    check(cuda!(pool::cuMemAllocAsync(
-        Out::from(&mut address),
-        100,
-        handle
-    )));
-    check(cuda!(pool::cuMemFreeAsync(address, handle)));
-    let twice = cuda!(pool::cuMemFreeAsync(address, handle));
-    assert_eq!(twice, cu::CUDA_ERROR_INVALID_VALUE);
-    check(cuda!(stream::cuStreamSynchronize(handle)));
-}
-
-#[test]
 fn managed_memory_is_the_programs_and_the_devices() {
     let context = Context::new();
     let mut address = 0;

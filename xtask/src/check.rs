@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exports::{self, Shim};
-use crate::{coverage, links, pauses, rpc, scan, structure};
+use crate::{coverage, figures, links, pauses, rpc, scan, structure};
 
 /// Lines a hand-written file may have.
 const LINES: usize = 800;
@@ -115,6 +115,7 @@ fn generated(root: &Path, findings: &mut Vec<String>) -> Result<()> {
     }
     let others = [
         (coverage::page(root)?, "coverage"),
+        (figures::page(root)?, "figures"),
         (rpc::messages(root)?, "rpc"),
     ];
     for (file, task) in others {

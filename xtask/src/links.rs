@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Where files of results are.
-const RESULTS: &str = "bench/results";
+pub const RESULTS: &str = "bench/results";
 
 /// Checks every tracked page.
 pub fn check(root: &Path, files: &[PathBuf], findings: &mut Vec<String>) {

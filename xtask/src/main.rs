@@ -7,6 +7,7 @@ mod check;
 mod coverage;
 mod ctype;
 mod exports;
+mod figures;
 mod header;
 mod imports;
 mod links;
@@ -30,6 +31,7 @@ usage: cargo xtask TASK
   abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
   exports CRATE...                  narrow.rs, unsupported.rs, per_thread.rs, proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
+  figures                           tables of docs/performance.md, from bench/results
   rpc                               the messages of CRIU's protocol, from crates/daemon/rpc.proto
   circles CRATE...                  files of a crate that import each other in a loop, and what ties them
   check                             generated files, crate edges, circles, names, sizes, pauses, headers, links in pages,
@@ -64,6 +66,7 @@ fn run() -> Result<()> {
             output::write_all(&root, exports::files(&root, shim)?)
         }),
         "coverage" => output::write_all(&root, vec![coverage::page(&root)?]),
+        "figures" => output::write_all(&root, vec![figures::page(&root)?]),
         "rpc" => output::write_all(&root, vec![rpc::messages(&root)?]),
         "circles" if !rest.is_empty() => rest.iter().try_for_each(|name| {
             let of = modules::Crate::read(&root.join("crates").join(name).join("src"))?;

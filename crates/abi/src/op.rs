@@ -611,7 +611,7 @@ pub enum ReplyBody<'a> {
     /// A device variable.
     Variable {
         /// Where the driver has put it.
-        address: u64,
+        address: Address,
         /// Bytes.
         size: u64,
         /// Whether it is managed memory, which the program touches too.

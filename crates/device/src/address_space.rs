@@ -69,7 +69,7 @@ impl AddressSpace {
                 });
             }
         }
-        driver.reserve_addresses(size, PAGE, DEVICE_BASE)?;
+        driver.reserve_addresses(size, PAGE, DEVICE_BASE.raw())?;
         Ok(Self {
             layouts: (0..devices).map(Layout::new).collect(),
             reservations: Reservations::default(),

@@ -19,7 +19,7 @@ pub const MAX_DEVICES: u32 = 8;
 /// Addresses of one device.
 pub const DEVICE_SPAN: u64 = 320 << 30;
 /// First address of reservations.
-pub const RESERVED_BASE: u64 = DEVICE_BASE + MAX_DEVICES as u64 * DEVICE_SPAN;
+pub const RESERVED_BASE: u64 = DEVICE_BASE.raw() + MAX_DEVICES as u64 * DEVICE_SPAN;
 /// Physical memory is mapped in multiples of this.
 pub const PAGE: u64 = 2 << 20;
 /// Allocations of at least this size have pages of their own.
@@ -71,7 +71,7 @@ pub struct Layout {
 
 /// The device whose allocations lie at `address`.
 pub fn device_of(address: u64) -> Option<u32> {
-    let index = address.checked_sub(DEVICE_BASE)? / DEVICE_SPAN;
+    let index = address.checked_sub(DEVICE_BASE.raw())? / DEVICE_SPAN;
     (index < u64::from(MAX_DEVICES)).then_some(index as u32)
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn footprint(size: u64) -> Option<u64> {
 impl Layout {
     /// An empty layout of device `device`, which must be below [`MAX_DEVICES`].
     pub fn new(device: u32) -> Self {
-        let base = DEVICE_BASE + u64::from(device) * DEVICE_SPAN;
+        let base = DEVICE_BASE.raw() + u64::from(device) * DEVICE_SPAN;
         Self {
             device,
             pages: Ranges::new(base, DEVICE_SPAN),
@@ -244,7 +244,7 @@ pub struct Reservations {
 impl Default for Reservations {
     fn default() -> Self {
         Self {
-            free: Ranges::new(RESERVED_BASE, DEVICE_END - RESERVED_BASE),
+            free: Ranges::new(RESERVED_BASE, DEVICE_END.raw() - RESERVED_BASE),
             live: BTreeMap::new(),
         }
     }
@@ -309,7 +309,7 @@ mod tests {
             assert_eq!(device_of(placed.address), Some(device));
         }
         assert_eq!(device_of(RESERVED_BASE), None);
-        assert_eq!(device_of(DEVICE_BASE - 1), None);
+        assert_eq!(device_of(DEVICE_BASE.raw() - 1), None);
     }
 
     #[test]
@@ -336,10 +336,10 @@ mod tests {
         assert!(layout.place_at(placed, 100).is_err());
         assert!(
             layout
-                .place_at(DEVICE_BASE + DEVICE_SPAN - PAGE, 2 * PAGE)
+                .place_at(DEVICE_BASE.raw() + DEVICE_SPAN - PAGE, 2 * PAGE)
                 .is_err()
         );
-        assert!(layout.place_at(DEVICE_BASE + 1, 100).is_err());
+        assert!(layout.place_at(DEVICE_BASE.raw() + 1, 100).is_err());
     }
 
     proptest! {

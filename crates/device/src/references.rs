@@ -183,7 +183,7 @@ impl Driver {
                 ) => {
                     f.cuTexRefSetFormat(reference, *format, *channels as c_int)?;
                     let bytes = *bytes as usize;
-                    f.cuTexRefSetAddress_v2(&mut offset, reference, *address, bytes)?;
+                    f.cuTexRefSetAddress_v2(&mut offset, reference, address.raw(), bytes)?;
                 }
                 (
                     Resource::Pitched {
@@ -203,7 +203,7 @@ impl Driver {
                         NumChannels: *channels,
                     };
                     let pitch = *pitch as usize;
-                    f.cuTexRefSetAddress2D_v3(reference, &descriptor, *address, pitch)?;
+                    f.cuTexRefSetAddress2D_v3(reference, &descriptor, address.raw(), pitch)?;
                 }
             }
         }

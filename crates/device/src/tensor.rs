@@ -41,7 +41,7 @@ impl Driver {
         if rank == 0 || tensor.strides.len() != rank - 1 || tensor.steps.len() != rank || !fits {
             return Err(contradiction());
         }
-        let (count, address) = (rank as u32, tensor.address as usize as *mut c_void);
+        let (count, address) = (rank as u32, tensor.address.raw() as usize as *mut c_void);
         let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
         let steps = tensor.steps.as_ptr();
         let mut map = cu::CUtensorMap::default();

@@ -138,7 +138,7 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
             let copied = live.enter_device(device).and_then(|_| {
                 let bytes = piece.len as u64;
                 live.driver
-                    .copy(buffer.address(), address, bytes, StreamHandle::LEGACY)?;
+                    .copy(buffer.address(), address.raw(), bytes, StreamHandle::LEGACY)?;
                 live.driver.synchronize_stream(StreamHandle::LEGACY)
             });
             if let Err(error) = copied {
@@ -275,11 +275,11 @@ impl Kernels {
         let mut by_device: BTreeMap<u32, (Vec<usize>, Vec<hash::Piece>)> = BTreeMap::new();
         for (index, piece) in plan.iter().enumerate() {
             if let Source::Device { device, address } = piece.source
-                && address % 16 == 0
+                && address.is_multiple_of(16)
             {
                 let (indices, places) = by_device.entry(device).or_default();
                 indices.push(index);
-                places.push((address, piece.len as u64));
+                places.push((address.raw(), piece.len as u64));
             }
         }
         for (device, (indices, places)) in by_device {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fermata_abi::op::Address;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_state::StateError;
 use fermata_state::records::RecordError;
@@ -103,7 +104,7 @@ pub enum EngineError {
     #[error("cannot map host region {address:#x} of {size} bytes: {source}")]
     HostRegion {
         /// Where.
-        address: u64,
+        address: Address,
         /// Bytes.
         size: u64,
         /// Why not.

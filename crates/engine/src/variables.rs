@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::{ContextId, ModuleId};
+use fermata_abi::op::{Address, ContextId, ModuleId};
 
 use crate::{EngineError, Site};
 
@@ -56,7 +56,7 @@ fn record(
     for name in names {
         if let Ok((address, size)) = site.live.driver.variable(handle, name) {
             site.session
-                .add_variable(module, name, address, size, false)?;
+                .add_variable(module, name, Address::from_raw(address), size, false)?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{LEGACY, bench, block, launch};
+use fermata_abi::op::Address;
 use fermata_device::layout::PAGE;
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented};
@@ -32,7 +33,7 @@ fn what_an_instrumented_kernel_has_told_outlives_its_context() {
     let absent = driver.reserve_addresses(PAGE, PAGE, 0).unwrap();
     let all_but = |start: u64, end: u64| {
         let range = |start, end: u64| Range {
-            start,
+            start: Address::from_raw(start),
             len: end - start,
         };
         [range(0, start), range(end, u64::MAX)]
@@ -59,7 +60,7 @@ fn what_an_instrumented_kernel_has_told_outlives_its_context() {
     driver.synchronize_context().unwrap();
     let told = instrumented.reported();
     assert_eq!(told, instrumented.reported(), "it is not taken away");
-    assert!((p..p + 128).contains(&told[0].address), "{told:?}");
+    assert!((p..p + 128).contains(&told[0].address.raw()), "{told:?}");
     assert_eq!(instrumented.violations(&mut bench.site.live).unwrap(), told);
 
     let params = block(&[p, absent]);
@@ -83,7 +84,7 @@ fn what_an_instrumented_kernel_has_told_outlives_its_context() {
         (1, "far", 4)
     );
     assert!(
-        (absent..absent + 8 * 128).contains(&told[0].address),
+        (absent..absent + 8 * 128).contains(&told[0].address.raw()),
         "{told:x?}"
     );
 }

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block, launch, op};
 use fermata_abi::op::{
-    ArrayId, ContextId, EventId, ExecId, FunctionId, Op, Resource, Sampler, Texture, TextureId,
+    Address, ArrayId, ContextId, EventId, ExecId, FunctionId, Op, Resource, Sampler, Texture,
+    TextureId,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_engine::access::{AccessSet, Predictor, Range, Target};
@@ -27,7 +28,10 @@ fn predict(bench: &Bench, function: FunctionId, params: &[u8]) -> AccessSet {
 }
 
 fn around(addresses: &[u64]) -> Vec<Target> {
-    addresses.iter().map(|at| Target::Around(*at)).collect()
+    addresses
+        .iter()
+        .map(|at| Target::Around(Address::from_raw(*at)))
+        .collect()
 }
 
 #[test]
@@ -59,14 +63,21 @@ fn the_tensor_of_a_descriptor_in_a_parameter_counts() {
     );
     let (a, b) = (bench.allocate(64), bench.allocate(4096));
     let descriptor = [0x5a; 128];
-    bench.site.session.tensor_maps.add(descriptor, b + 64, 1024);
+    bench
+        .site
+        .session
+        .tensor_maps
+        .add(descriptor, Address::from_raw(b + 64), 1024);
     let mut params = block(&[a, 0, 0, 0, 0, 0, 0, 0]);
     params.extend_from_slice(&descriptor);
     let range = Range {
-        start: b + 64,
+        start: Address::from_raw(b + 64),
         len: 1024,
     };
-    let tensor = [Target::Exactly(range), Target::Around(b + 64)];
+    let tensor = [
+        Target::Exactly(range),
+        Target::Around(Address::from_raw(b + 64)),
+    ];
     let found = predict(&bench, function, &params);
     assert_eq!(found.writes, tensor);
     assert_eq!(found.reads, [&around(&[a])[..], &tensor].concat());
@@ -82,7 +93,7 @@ fn textures_and_surfaces_count_as_what_they_are_about() {
     let function = kernel(&mut bench, text);
     let a = bench.allocate(4096);
     let linear = Resource::Linear {
-        address: a + 512,
+        address: Address::from_raw(a + 512),
         format: 32,
         channels: 1,
         bytes: 1024,
@@ -118,7 +129,7 @@ fn textures_and_surfaces_count_as_what_they_are_about() {
     let found = predict(&bench, function, &block(&[3, 4]));
     bench.site.session.textures.clear();
     let range = Range {
-        start: a + 512,
+        start: Address::from_raw(a + 512),
         len: 1024,
     };
     assert_eq!(
@@ -213,7 +224,7 @@ fn a_table_that_the_program_has_copied_names_what_it_points_to() {
     let [table, a, b, c] = [4096, 64, 64, 64].map(|size| bench.allocate(size));
     let copied = [a + 8, 5, b, a + 16];
     let pointers = &mut bench.site.session.pointers;
-    pointers.write(table + 64, &block(&copied));
+    pointers.write(Address::from_raw(table + 64), &block(&copied));
     let write = |bench: &Bench, function, at| {
         let mut found = predict(bench, function, &block(&[at, c])).writes;
         found.sort();
@@ -240,11 +251,23 @@ fn a_table_that_the_program_has_copied_names_what_it_points_to() {
         .site
         .session
         .pointers
-        .write(table + 64, &block(&[c, b, 0, 0]));
-    bench.site.session.remove_allocation(b).unwrap();
+        .write(Address::from_raw(table + 64), &block(&[c, b, 0, 0]));
+    bench
+        .site
+        .session
+        .remove_allocation(Address::from_raw(b))
+        .unwrap();
     assert_eq!(write(&bench, with_text, table), sorted(&[table, c]));
-    bench.site.session.remove_allocation(table).unwrap();
-    let left = bench.site.session.pointers.within(table, 4096);
+    bench
+        .site
+        .session
+        .remove_allocation(Address::from_raw(table))
+        .unwrap();
+    let left = bench
+        .site
+        .session
+        .pointers
+        .within(Address::from_raw(table), 4096);
     assert_eq!(left.count(), 0);
 }
 
@@ -255,8 +278,8 @@ fn a_table_of_tables_is_followed() {
     let function = kernel(&mut bench, THROUGH_A_TABLE);
     let [first, second, a] = [64, 4096, 64].map(|size| bench.allocate(size));
     let pointers = &mut bench.site.session.pointers;
-    pointers.write(first, &block(&[second + 512]));
-    pointers.write(second + 512, &block(&[a, first]));
+    pointers.write(Address::from_raw(first), &block(&[second + 512]));
+    pointers.write(Address::from_raw(second + 512), &block(&[a, first]));
     let found = predict(&bench, function, &block(&[first, 0])).writes;
     assert_eq!(found, around(&[first, second + 512, a]));
 }
@@ -281,10 +304,17 @@ fn a_replayed_kernel_finds_the_table_as_it_is_now() {
         stream: LEGACY,
     };
     for target in [a, b] {
-        bench.site.session.pointers.write(table, &block(&[target]));
+        bench
+            .site
+            .session
+            .pointers
+            .write(Address::from_raw(table), &block(&[target]));
         let found = predictor.predict(&call, &bench.site).writes;
         let names = |it| found.contains(&Target::Around(it));
-        assert_eq!((names(a), names(b)), (target == a, target == b));
+        assert_eq!(
+            (names(Address::from_raw(a)), names(Address::from_raw(b))),
+            (target == a, target == b)
+        );
     }
 }
 
@@ -303,7 +333,10 @@ fn local_copies_and_calls_are_followed() {
     );
     let (a, b) = (bench.allocate(64), bench.allocate(64));
     let found = predict(&bench, function, &block(&[a, b]));
-    assert!(found.writes.contains(&Target::Around(b)), "{found:?}");
+    assert!(
+        found.writes.contains(&Target::Around(Address::from_raw(b))),
+        "{found:?}"
+    );
     assert!(found.complete);
 }
 
@@ -336,10 +369,15 @@ fn what_was_missed_once_is_known_from_then_on() {
     let params = block(&[a]);
     let call = op(&launch(function, &params));
     assert!(predictor.predict(&call, &bench.site).is_empty());
-    predictor.remember(function, hidden + 8);
+    predictor.remember(function, Address::from_raw(hidden + 8));
     let found = predictor.predict(&call, &bench.site);
     assert_eq!(found.writes, around(&[hidden + 8]));
-    bench.site.session.allocations.remove(hidden).unwrap();
+    bench
+        .site
+        .session
+        .allocations
+        .remove(Address::from_raw(hidden))
+        .unwrap();
     assert!(predictor.predict(&call, &bench.site).is_empty());
 }
 
@@ -411,10 +449,14 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     let exactly = |start, len| Target::Exactly(Range { start, len });
     let mut found = predictor.predict(&call, &bench.site);
     found.writes.sort();
-    let mut expected = vec![exactly(b, 16), exactly(c, 48), Target::Around(a)];
+    let mut expected = vec![
+        exactly(Address::from_raw(b), 16),
+        exactly(Address::from_raw(c), 48),
+        Target::Around(Address::from_raw(a)),
+    ];
     expected.sort();
     assert_eq!(found.writes, expected);
-    assert_eq!(found.reads, [exactly(d, 48)]);
+    assert_eq!(found.reads, [exactly(Address::from_raw(d), 48)]);
     assert!(found.complete);
 
     let params = block(&[e]);
@@ -422,8 +464,8 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     bench.site.live.update(exec, &second).unwrap();
     bench.site.session.executables.get_mut(exec).unwrap().graph = second;
     let found = predictor.predict(&call, &bench.site);
-    assert!(found.writes.contains(&Target::Around(e)));
-    assert!(!found.writes.contains(&Target::Around(a)));
+    assert!(found.writes.contains(&Target::Around(Address::from_raw(e))));
+    assert!(!found.writes.contains(&Target::Around(Address::from_raw(a))));
 }
 
 #[test]

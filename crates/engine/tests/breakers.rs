@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Bench, LEGACY, bench, block, launch, op};
-use fermata_abi::op::{FunctionId, Launch, ModuleId};
+use fermata_abi::op::{Address, FunctionId, Launch, ModuleId};
 use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
@@ -78,10 +78,16 @@ fn breaks(bench: &mut Bench, launch: &Launch<'_>, hidden: &[u64]) -> AccessSet {
     let first = found.first().expect("a store that nothing has named");
     let mut places = Places::default();
     let into = places.around(&bench.site.session, first.address).unwrap();
-    assert!(hidden.contains(&into.start), "{first:?} is in {into:?}");
+    assert!(
+        hidden.contains(&into.start.raw()),
+        "{first:?} is in {into:?}"
+    );
     for address in hidden {
-        assert!(!set.writes.contains(&Target::Around(*address)));
-        predictor.remember(launch.function, *address);
+        assert!(
+            !set.writes
+                .contains(&Target::Around(Address::from_raw(*address)))
+        );
+        predictor.remember(launch.function, Address::from_raw(*address));
     }
     let (_, found) = check(bench, &mut predictor, Guard::Writes, launch);
     assert_eq!(found, []);
@@ -107,7 +113,10 @@ fn a_pointer_in_a_device_variable() {
     let params = block(&[1 << 32 | 200]);
     let set = breaks(&mut bench, &launch(function, &params), &[to]);
     assert!(!set.complete);
-    let read = [Target::Around(current), Target::Around(sources)];
+    let read = [
+        Target::Around(Address::from_raw(current)),
+        Target::Around(Address::from_raw(sources)),
+    ];
     assert!(read.iter().all(|it| set.reads.contains(it)), "{set:?}");
     // What is read through pointers is as unknown.
     let launch = launch(function, &params);
@@ -129,7 +138,7 @@ fn a_linked_list() {
     bench.write_words(nodes[2], &[0, 64]);
     let params = block(&[nodes[0], 1]);
     let set = breaks(&mut bench, &launch(function, &params[..12]), &nodes[1..]);
-    assert_eq!(set.writes, [Target::Around(nodes[0])]);
+    assert_eq!(set.writes, [Target::Around(Address::from_raw(nodes[0]))]);
     assert!(!set.complete);
 }
 
@@ -160,5 +169,5 @@ fn a_kernel_that_leaves_its_arguments_buffer() {
     let set = breaks(&mut bench, &launch(function, &params), &others);
     // Nothing in the text tells a distance from an index: only checking finds it.
     assert!(set.complete);
-    assert_eq!(set.writes, [Target::Around(base)]);
+    assert_eq!(set.writes, [Target::Around(Address::from_raw(base))]);
 }

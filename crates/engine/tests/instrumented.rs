@@ -4,12 +4,12 @@
 mod common;
 
 use common::{Bench, LEGACY, bench, block, launch};
-use fermata_abi::op::FunctionId;
+use fermata_abi::op::{Address, FunctionId};
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
 const EVERYTHING: [Range; 1] = [Range {
-    start: 0,
+    start: Address::NULL,
     len: u64::MAX,
 }];
 
@@ -51,7 +51,10 @@ fn scene(bench: &mut Bench) -> Scene {
 }
 
 fn range(start: u64, len: u64) -> Range {
-    Range { start, len }
+    Range {
+        start: Address::from_raw(start),
+        len,
+    }
 }
 
 fn finish(bench: &mut Bench, instrumented: &mut Instrumented) -> Vec<Violation> {
@@ -117,7 +120,7 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
     assert_eq!(found.len(), 1);
     let first = &found[0];
     assert!(
-        (scene.q..scene.q + 128).contains(&first.address),
+        (scene.q..scene.q + 128).contains(&first.address.raw()),
         "{first:?}"
     );
     assert_eq!(first.bytes, 4);
@@ -129,10 +132,10 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
     // Half of p is outside; the report has been reset in between.
     let found = run(&mut bench, &[range(scene.p, 64), q, counter]);
     assert_eq!(found.len(), 1);
-    assert!((scene.p + 64..scene.p + 128).contains(&found[0].address));
+    assert!((scene.p + 64..scene.p + 128).contains(&found[0].address.raw()));
 
     let found = run(&mut bench, &[p, q]);
-    assert_eq!((found.len(), found[0].address), (1, scene.counter));
+    assert_eq!((found.len(), found[0].address.raw()), (1, scene.counter));
     assert_eq!(
         run(
             &mut bench,
@@ -158,7 +161,7 @@ fn loads_outside_are_reported_by_kernels_instrumented_for_restores() {
     );
     let found = finish(&mut bench, &mut instrumented);
     assert_eq!(found.len(), 1);
-    assert!((scene.p..scene.p + 128).contains(&found[0].address));
+    assert!((scene.p..scene.p + 128).contains(&found[0].address.raw()));
 }
 
 #[test]
@@ -277,6 +280,10 @@ fn launches_are_told_apart_as_deep_as_asked() {
     // Three of six were outside; the first two of them by the time their tables were used again.
     let found = finish(&mut bench, &mut instrumented);
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found.iter().all(|it| it.address == scene.counter));
+    assert!(
+        found
+            .iter()
+            .all(|it| it.address == Address::from_raw(scene.counter))
+    );
     assert_eq!(finish(&mut bench, &mut instrumented), []);
 }

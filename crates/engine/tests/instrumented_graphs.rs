@@ -7,7 +7,7 @@ mod common;
 use std::borrow::Cow;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block};
-use fermata_abi::op::{ContextId, ExecId, FunctionId, StreamId, StreamRef};
+use fermata_abi::op::{Address, ContextId, ExecId, FunctionId, StreamId, StreamRef};
 use fermata_device::{DriverError, PinnedWords};
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
@@ -98,7 +98,10 @@ impl Scene {
 }
 
 fn around(start: u64) -> Range {
-    Range { start, len: 64 }
+    Range {
+        start: Address::from_raw(start),
+        len: 64,
+    }
 }
 
 /// Makes `graph` executable, in place of what `exec` is.
@@ -185,7 +188,7 @@ fn finish(bench: &mut Bench, instrumented: &mut Instrumented) -> Vec<(String, u6
     let live = &mut bench.site.live;
     live.enter(CONTEXT).unwrap();
     live.driver.synchronize_context().unwrap();
-    let named = |it: Violation| (it.kernel, it.address);
+    let named = |it: Violation| (it.kernel, it.address.raw());
     let mut found: Vec<_> = instrumented.violations(live).unwrap().into_iter().collect();
     found.sort_by_key(|it| it.address);
     found.into_iter().map(named).collect()

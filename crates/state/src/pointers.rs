@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, HOST_BASE, HOST_END};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the longest copy that is examined, and of the memory behind a pointer in which tables are looked for.
@@ -58,8 +58,8 @@ impl Pointers {
     /// does not begin with pointers it is taken for data: reading all of it could cost more than the copy.
     pub fn may_be_in(len: u64, head: &[u8]) -> bool {
         let (words, _) = head.as_chunks();
-        let mut words = words.iter().copied().map(u64::from_le_bytes);
-        len <= LONG || (len <= LONGEST_TABLE && words.any(is_address))
+        let mut words = words.iter().copied().map(address);
+        len <= LONG || (len <= LONGEST_TABLE && words.any(Address::is_of_sessions))
     }
 
     /// `bytes`, at most [`LONGEST_TABLE`], were copied to `at`.
@@ -70,12 +70,12 @@ impl Pointers {
             return;
         };
         let (words, _) = words.as_chunks();
-        let words = words.iter().copied().map(u64::from_le_bytes);
+        let words = words.iter().copied().map(address);
         // Most copies hold no address at all.
-        if !words.clone().any(is_address) {
+        if !words.clone().any(Address::is_of_sessions) {
             return;
         }
-        let found = words.enumerate().filter(|(_, word)| is_address(*word));
+        let found = words.enumerate().filter(|(_, word)| word.is_of_sessions());
         let place = |n: usize| first + n as u64 * WORD;
         let found = found.map(|(n, word)| (place(n), word)).collect();
         self.insert(found);
@@ -84,7 +84,7 @@ impl Pointers {
     /// `len` bytes were copied from `from` to `to`, within the device's memory.
     pub fn copy(&mut self, to: Address, from: Address, len: u64) {
         let moved = |(at, pointer): (Address, Address)| {
-            let at = at.wrapping_sub(from).wrapping_add(to);
+            let at = to + (at - from);
             at.is_multiple_of(WORD).then_some((at, pointer))
         };
         let found: Vec<_> = match len <= LONGEST_TABLE {
@@ -104,7 +104,7 @@ impl Pointers {
         let starts = at.saturating_sub(LONGEST_TABLE)..end;
         let reach = |(start, table): (&Address, &Table)| {
             let last = table.pointers.last();
-            (start + u64::from(last?.0) + WORD > at).then_some(*start)
+            (*start + u64::from(last?.0) + WORD > at).then_some(*start)
         };
         let hit: Vec<Address> = self.tables.range(starts).filter_map(reach).collect();
         for start in hit {
@@ -126,7 +126,7 @@ impl Pointers {
         let tables = self.tables.range(at.saturating_sub(LONGEST_TABLE)..end);
         let all = tables.flat_map(|(start, table)| {
             let pointers = table.pointers.iter();
-            pointers.map(move |(offset, pointer)| (start + u64::from(*offset), *pointer))
+            pointers.map(move |(offset, pointer)| (*start + u64::from(*offset), *pointer))
         });
         all.filter(move |(place, _)| *place >= at && *place < end)
     }
@@ -168,8 +168,8 @@ impl Pointers {
     }
 }
 
-fn is_address(word: u64) -> bool {
-    (DEVICE_BASE..DEVICE_END).contains(&word) || (HOST_BASE..HOST_END).contains(&word)
+fn address(word: [u8; WORD as usize]) -> Address {
+    Address::from_raw(u64::from_le_bytes(word))
 }
 
 impl PartialEq for Pointers {
@@ -189,7 +189,7 @@ impl From<Vec<Listed>> for Pointers {
             for (offset, pointer) in table {
                 let place = start.saturating_add(u64::from(offset));
                 let fits = place.is_multiple_of(WORD) && u64::from(offset) < LONGEST_TABLE;
-                if fits && (DEVICE_BASE..DEVICE_END).contains(&place) && is_address(pointer) {
+                if fits && (DEVICE_BASE..DEVICE_END).contains(&place) && pointer.is_of_sessions() {
                     pointers.forget(place, WORD);
                     found.insert(place, pointer);
                 }
@@ -208,16 +208,19 @@ impl From<Pointers> for Vec<Listed> {
 
 #[cfg(test)]
 mod tests {
+    use fermata_abi::op::HOST_BASE;
+
     use super::*;
 
-    const AT: Address = DEVICE_BASE + 0x1000;
+    const AT: Address = Address::from_raw(DEVICE_BASE.raw() + 0x1000);
 
     fn pointer(n: u64) -> Address {
         DEVICE_BASE + (n << 20)
     }
 
-    fn bytes(words: &[u64]) -> Vec<u8> {
-        words.iter().flat_map(|it| it.to_le_bytes()).collect()
+    fn bytes(words: &[Address]) -> Vec<u8> {
+        let bytes = words.iter().flat_map(|it| it.raw().to_le_bytes());
+        bytes.collect()
     }
 
     fn behind(pointers: &Pointers, at: Address) -> Vec<Address> {
@@ -228,7 +231,8 @@ mod tests {
     #[test]
     fn of_a_copy_the_words_that_are_addresses_are_known() {
         let mut pointers = Pointers::default();
-        let words = [1, pointer(1), u64::MAX, HOST_BASE, 0x3ff0_0000_0000_0000];
+        let [one, most, number] = [1, u64::MAX, 0x3ff0_0000_0000_0000].map(Address::from_raw);
+        let words = [one, pointer(1), most, HOST_BASE, number];
         pointers.write(AT, &bytes(&words));
         let known: Vec<_> = pointers.within(AT, 64).collect();
         assert_eq!(known, [(AT + 8, pointer(1)), (AT + 24, HOST_BASE)]);
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_long_copy_that_does_not_begin_with_pointers_is_data() {
-        let table = bytes(&[1, pointer(1)]);
+        let table = bytes(&[Address::from_raw(1), pointer(1)]);
         let data = [0; TABLE_HEAD as usize];
         assert!(
             Pointers::may_be_in(LONGEST_TABLE, &table)
@@ -257,9 +261,9 @@ mod tests {
     fn what_is_written_over_a_table_takes_its_place() {
         let mut pointers = Pointers::default();
         pointers.write(AT, &bytes(&[1, 2, 3, 4].map(pointer)));
-        pointers.write(AT + 8, &bytes(&[pointer(9), 0]));
+        pointers.write(AT + 8, &bytes(&[pointer(9), Address::NULL]));
         assert_eq!(behind(&pointers, AT), [1, 4, 9].map(pointer));
-        pointers.write(AT, &bytes(&[0]));
+        pointers.write(AT, &bytes(&[Address::NULL]));
         assert_eq!(behind(&pointers, AT), [9, 4].map(pointer));
         // A part of a word is no pointer any more.
         pointers.forget(AT + 28, 1);
@@ -303,9 +307,9 @@ mod tests {
     fn a_list_that_no_copy_made_is_no_harm() {
         let list = vec![
             (AT, vec![(8, pointer(1)), (0, pointer(2)), (8, pointer(3))]),
-            (u64::MAX, vec![(1, pointer(1))]),
+            (Address::from_raw(u64::MAX), vec![(1, pointer(1))]),
             (AT + 4, vec![(0, pointer(1)), (u32::MAX, pointer(1))]),
-            (AT + 8, vec![(0, pointer(4)), (8, 5)]),
+            (AT + 8, vec![(0, pointer(4)), (8, Address::from_raw(5))]),
         ];
         let pointers = Pointers::from(list);
         assert_eq!(behind(&pointers, AT), [2, 4].map(pointer));

@@ -101,10 +101,10 @@ mod tests {
             bytes
         };
         for n in 0..=KNOWN_TENSORS {
-            maps.add(descriptor(n), n as u64, 1);
+            maps.add(descriptor(n), Address::from_raw(n as u64), 1);
         }
         assert_eq!(maps.find(&descriptor(0)), None);
-        assert_eq!(maps.find(&descriptor(1)), Some((1, 1)));
+        assert_eq!(maps.find(&descriptor(1)), Some((Address::from_raw(1), 1)));
         let list = Vec::<TensorMap>::from(maps.clone());
         assert_eq!(TensorMaps::from(list), maps);
     }

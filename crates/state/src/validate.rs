@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Op, Raw};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Op, Raw};
 use fermata_abi::sys::driver as cu;
 
 use crate::{ImageId, Session, Shared, StateError};
@@ -27,14 +27,14 @@ fn rule(
 /// Ranges in ascending order must not overlap or wrap.
 fn disjoint(
     kind: &'static str,
-    ranges: impl Iterator<Item = (u64, u64)>,
+    ranges: impl Iterator<Item = (Address, u64)>,
 ) -> Result<(), StateError> {
-    let mut end = 0;
+    let mut end = Address::NULL;
     for (start, size) in ranges {
         rule(start >= end, kind, start, "it overlaps another")?;
         end = start.checked_add(size).ok_or(StateError::Invalid {
             kind,
-            handle: start,
+            handle: start.raw(),
             reason: "it wraps around",
         })?;
     }
@@ -192,7 +192,7 @@ impl Session {
     }
 
     fn check_memory(&self) -> Result<(), StateError> {
-        let in_range = |start: u64, size: u64| {
+        let in_range = |start: Address, size: u64| {
             start >= DEVICE_BASE && start.checked_add(size).is_some_and(|end| end <= DEVICE_END)
         };
         for (address, it) in self.allocations.iter() {

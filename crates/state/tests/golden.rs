@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use fermata_abi::op::{
-    ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId, HostKind,
-    MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
+    Address, ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId,
+    HostKind, MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
 };
 use fermata_state::records;
 use fermata_state::{
@@ -82,7 +82,8 @@ fn code(s: &mut Session, context: ContextId) {
     };
     let id = FunctionId::from_raw(0x113);
     s.functions.insert(id, function).unwrap();
-    s.add_variable(module, "v", 0x7000, 64, true).unwrap();
+    s.add_variable(module, "v", Address::from_raw(0x7000), 64, true)
+        .unwrap();
     s.retire_module(gone, true).unwrap();
     let (id, image) = ImageBytes::from(vec![4, 5]).named();
     let held = HeldImageId::from_raw(0x114);
@@ -156,7 +157,7 @@ fn textures(s: &mut Session, context: ContextId) {
         view: None,
     };
     s.textures.insert(key, texture);
-    s.tensor_maps.add([3; 128], 0x1000, 64);
+    s.tensor_maps.add([3; 128], Address::from_raw(0x1000), 64);
 }
 
 /// The versions of the golden states.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fermata_abi::op::{ContextId, ModuleId};
+use fermata_abi::op::{Address, ContextId, ModuleId};
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_state::{
@@ -48,7 +48,7 @@ fn load(session: &mut Session, handle: u64, letter: u8, size: u64) -> Vec<u64> {
         .add_variable(
             ModuleId::from_raw(handle),
             &name,
-            0x1000 * handle,
+            Address::from_raw(0x1000 * handle),
             size,
             true,
         )
@@ -132,7 +132,13 @@ fn a_context_takes_its_modules_along_and_leaves_gaps_before_those_of_others() {
         .add_module(ModuleId::from_raw(0x202), OTHER, image(b"o"))
         .unwrap();
     session
-        .add_variable(ModuleId::from_raw(0x202), "of_o", 0x9000, 4, true)
+        .add_variable(
+            ModuleId::from_raw(0x202),
+            "of_o",
+            Address::from_raw(0x9000),
+            4,
+            true,
+        )
         .unwrap();
     load(&mut session, 0x203, b'b', 4);
     unload(&mut session, 0x201).unwrap();

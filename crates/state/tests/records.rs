@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{
-    ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId, HostKind,
-    MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
+    Address, ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId,
+    HostKind, MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_state::records::{self, RecordError};
@@ -254,8 +254,14 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
         Step::Release(pick) => s.release_memory(nth(&s.memories, pick)?).ok().map(drop),
         Step::Variable(pick) => {
             let module = nth(&s.modules, pick)?;
-            s.add_variable(module, "v", 0x7000 + address, 64, pick % 2 == 0)
-                .ok()
+            s.add_variable(
+                module,
+                "v",
+                Address::from_raw(0x7000 + address),
+                64,
+                pick % 2 == 0,
+            )
+            .ok()
         }
     }
 }
@@ -376,9 +382,13 @@ fn textures_are_read_back_and_go_with_their_context() {
         view: None,
     };
     session.textures.insert(key, surface.clone());
-    session.tensor_maps.add([3; 128], 0x1000, 64);
+    session
+        .tensor_maps
+        .add([3; 128], Address::from_raw(0x1000), 64);
     let pointer = DEVICE_BASE + 0x4000;
-    session.pointers.write(DEVICE_BASE, &pointer.to_le_bytes());
+    session
+        .pointers
+        .write(DEVICE_BASE, &pointer.raw().to_le_bytes());
     let read = decode(&encode(&session).unwrap()).unwrap();
     assert_eq!(read, session);
     assert_eq!(read.pointers.within(DEVICE_BASE, 8).count(), 1);

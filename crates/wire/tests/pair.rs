@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fermata_abi::op::{
-    Blob, ContextId, EventId, FunctionId, Launch, ModuleId, ModuleInfo, Op, Place, Reply,
-    ReplyBody, StreamId, StreamRef, ToProgram,
+    Address, Blob, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, Launch, ModuleId,
+    ModuleInfo, Op, Place, Reply, ReplyBody, StreamId, StreamRef, ToProgram,
 };
 use fermata_wire::{
     Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, Ticket, WireError, create,
@@ -349,7 +349,7 @@ fn staged_bytes_come_back() {
         offset: range.offset(),
         len: 1000,
     });
-    let from = Place::Address(0x3000_0000_0000);
+    let from = Place::Address(DEVICE_BASE);
     let copy = Op::Copy {
         to,
         from,
@@ -535,7 +535,7 @@ fn descriptors_cross_the_side_socket_both_ways() {
     let (program, worker) = (Side::new(program), Side::new(worker));
     let memory = create(&small()).unwrap();
     let region = FromProgram::Region {
-        address: 0x2000_0000_0000,
+        address: HOST_BASE,
         size: 4096,
     };
     program.send_region(&region, memory.as_fd()).unwrap();
@@ -544,7 +544,7 @@ fn descriptors_cross_the_side_socket_both_ways() {
     worker
         .send_to_program(
             &ToProgram::Region {
-                address: 1,
+                address: Address::from_raw(1),
                 size: 2,
             },
             Some(fd.unwrap().as_fd()),
@@ -557,7 +557,7 @@ fn descriptors_cross_the_side_socket_both_ways() {
     assert_eq!(
         message,
         ToProgram::Region {
-            address: 1,
+            address: Address::from_raw(1),
             size: 2
         }
     );

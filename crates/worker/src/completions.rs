@@ -282,7 +282,9 @@ impl Server {
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::Unmap(gone) => self.unmap_closed(gone).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {
-                let allocated = self.allocate(context, size).map(ReplyBody::U64);
+                let allocated = self
+                    .allocate(context, size)
+                    .map(|it| ReplyBody::U64(it.raw()));
                 let op = Op::MemAlloc { context, size };
                 let short = cu::CUDA_ERROR_OUT_OF_MEMORY;
                 if allocated.as_ref().is_err_and(|it| it.code == short)

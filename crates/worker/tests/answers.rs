@@ -9,7 +9,7 @@ use common::{
     Answer, CONTEXT, FUNCTION, LEGACY, PTX, Program, STREAM, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{
-    ArrayId, Blob, ContextId, DeviceQuestion, ExecId, FunctionId, ImageRef, Launch,
+    Address, ArrayId, Blob, ContextId, DeviceQuestion, ExecId, FunctionId, ImageRef, Launch,
     LaunchAttribute, LinkInput, LinkJob, ModuleId, Occupancy, Op, Place, Resource, Sampler,
     SharedOf, TENSOR_MAP, Tensor, TensorBox, Texture, TextureId,
 };
@@ -156,7 +156,7 @@ fn tensor_maps_are_what_the_driver_makes_of_them() {
     let address = program.alloc(MIB);
     let tensor = Tensor {
         data_type: cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        address,
+        address: Address::from_raw(address),
         dims: vec![64, 32],
         strides: vec![256],
         steps: vec![1, 1],

@@ -10,7 +10,7 @@ use common::hold::COPIES;
 use common::{
     Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
 };
-use fermata_abi::op::{MemoryId, Op, Place};
+use fermata_abi::op::{Address, MemoryId, Op, Place};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{
     FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker,
@@ -37,7 +37,7 @@ struct Image {
 
 fn fill(program: &Program, address: u64, value: u32, bytes: u64) {
     let fill = Op::Fill {
-        address,
+        address: Address::from_raw(address),
         pitch: 0,
         element: 4,
         value,
@@ -166,8 +166,8 @@ fn wait_held(worker: &mut Worker) {
 /// Needs the first buffer, and is answered when it is there.
 fn wants_first(image: &Image) -> Op<'static> {
     Op::Copy {
-        to: Place::Address(image.small),
-        from: Place::Address(image.large[0]),
+        to: Place::Address(Address::from_raw(image.small)),
+        from: Place::Address(Address::from_raw(image.large[0])),
         len: 8,
         stream: LEGACY,
         answered: true,
@@ -199,7 +199,7 @@ fn what_is_needed_comes_first_and_then_the_rest() {
 
     // Freed before it came: its memory is another's now.
     let free = Op::MemFree {
-        address: image.large[1],
+        address: Address::from_raw(image.large[1]),
     };
     let freed = program.producer.request(&free, None).unwrap();
     // A copy into it that is under way comes first.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
 use fermata_abi::op::{
-    Blob, ContextId, DEVICE_BASE, EventId, FunctionId, ImageRef, ModuleId, Op, Place, StreamId,
-    StreamRef,
+    Address, Blob, ContextId, DEVICE_BASE, EventId, FunctionId, ImageRef, ModuleId, Op, Place,
+    StreamId, StreamRef,
 };
 use fermata_abi::sys::driver as cu;
 
@@ -69,7 +69,7 @@ fn second(program: &Program) {
 /// Has a kernel of the second context write where nothing is.
 fn break_second(program: &Program) {
     let nothing = DEVICE_BASE + (300 << 30);
-    program.launch_adding(OTHER_FUNCTION, (nothing, 1, 1), OWN);
+    program.launch_adding(OTHER_FUNCTION, (nothing.raw(), 1, 1), OWN);
 }
 
 fn is_dead(program: &Program, context: ContextId) -> bool {
@@ -117,15 +117,17 @@ fn memory_stays_until_its_own_context_has_done_with_it_although_another_dies() {
     });
     program.launch_add(device, 7, 16, STREAM);
     program.post(&Op::Copy {
-        to: Place::Address(copy),
-        from: Place::Address(device),
+        to: Place::Address(Address::from_raw(copy)),
+        from: Place::Address(Address::from_raw(device)),
         len: 64,
         stream: STREAM,
         answered: false,
     });
     assert_eq!(program.callback(), 1);
     break_second(&program);
-    let free = Op::MemFree { address: device };
+    let free = Op::MemFree {
+        address: Address::from_raw(device),
+    };
     let pending = program.producer.request(&free, None).unwrap();
     // That the other context is dead is known from here on.
     assert!(is_dead(&program, OTHER));

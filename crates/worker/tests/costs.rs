@@ -6,7 +6,7 @@ mod common;
 use std::time::Instant;
 
 use common::{Answer, CONTEXT, LEGACY, STREAM, Worker, started};
-use fermata_abi::op::Op;
+use fermata_abi::op::{Address, Op};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 
@@ -165,7 +165,7 @@ fn checkpoint() {
     // Every word differs, so that nothing is zero or stored already.
     for block in 0..(gib << 8) {
         let fill = Op::Fill {
-            address: base + (block << 22),
+            address: Address::from_raw(base + (block << 22)),
             pitch: 0,
             element: 4,
             value: block as u32 + 1,

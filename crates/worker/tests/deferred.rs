@@ -5,13 +5,13 @@
 mod common;
 
 use common::{Answer, CONTEXT, ImageFolder, Worker};
-use fermata_abi::op::{Op, StreamId, StreamRef};
+use fermata_abi::op::{Address, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 
 /// Fails, and nobody waits for it: there is no such stream.
 const WRONG: Op<'static> = Op::Fill {
-    address: 0x3000_0000_0000,
+    address: Address::from_raw(0x3000_0000_0000),
     pitch: 0,
     element: 4,
     value: 0,

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Answer, ImageFolder, Worker};
-use fermata_abi::op::Op;
+use fermata_abi::op::{Address, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 
@@ -59,7 +59,12 @@ fn a_program_that_has_too_many_regions_is_told_so_and_goes_on() {
     assert!(out_of_memory(&refused), "{refused:?}");
     // What is given back can be used again.
     let last = PINNED + (made - 1) * STEP;
-    assert_eq!(program.ask(&Op::HostUnmap { address: last }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::HostUnmap {
+            address: Address::from_raw(last)
+        }),
+        Answer::None
+    );
     program.host_alloc(last, 4096);
     let (refused, _) = program.try_host_alloc(PINNED + made * STEP, 4096);
     assert!(out_of_memory(&refused), "{refused:?}");

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
-use fermata_abi::op::{ArrayId, Blob, ExecId, Op};
+use fermata_abi::op::{Address, ArrayId, Blob, ExecId, Op};
 use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};
 
@@ -19,7 +19,12 @@ fn free_bytes(program: &Program) -> u64 {
 }
 
 fn free(program: &Program, address: u64) {
-    assert_eq!(program.ask(&Op::MemFree { address }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::MemFree {
+            address: Address::from_raw(address)
+        }),
+        Answer::None
+    );
 }
 
 #[test]

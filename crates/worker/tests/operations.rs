@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
 use common::{PATIENCE, load_anew, started, words};
 use fermata_abi::op::{
-    ArrayId, Blob, ContextId, EventId, ExecId, Extent, FunctionId, ImageRef, MemoryId, ModuleId,
-    Occupancy, Op, Pitch, Place, StreamId, StreamRef,
+    Address, ArrayId, Blob, ContextId, EventId, ExecId, Extent, FunctionId, ImageRef, MemoryId,
+    ModuleId, Occupancy, Op, Pitch, Place, StreamId, StreamRef,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
@@ -35,7 +35,7 @@ fn done(program: &Program, op: &Op<'_>) {
 
 fn fill(address: u64, value: u32, words: u64, answered: bool) -> Op<'static> {
     Op::Fill {
-        address,
+        address: Address::from_raw(address),
         pitch: 0,
         element: 4,
         value,
@@ -53,8 +53,8 @@ fn pinned_memory_is_shared_with_the_device_and_comes_back() {
     host.write(4096, &[3; 64]);
     let device = program.alloc(64);
     let copy = |to, from| Op::Copy {
-        to: Place::Address(to),
-        from: Place::Address(from),
+        to: Place::Address(Address::from_raw(to)),
+        from: Place::Address(Address::from_raw(from)),
         len: 64,
         stream: STREAM,
         answered: true,
@@ -68,14 +68,19 @@ fn pinned_memory_is_shared_with_the_device_and_comes_back() {
     assert_eq!(words(&host.read(0, 64)), [0x0303_0304; 16]);
     let (_worker, mut program) = move_over(worker, program);
     let (address, size, fd) = program.regions.pop().unwrap();
-    assert_eq!((address, size), (PINNED, MIB));
+    assert_eq!((address.raw(), size), (PINNED, MIB));
     let host = HostView(fd.into());
     assert_eq!(words(&host.read(0, 64)), [0x0303_0304; 16]);
     assert_eq!(host.read(4096, 64), [3; 64]);
     program.launch_add(PINNED, 1, 16, STREAM);
     done(&program, &Op::StreamSync { stream: STREAM });
     assert_eq!(words(&host.read(0, 64)), [0x0303_0305; 16]);
-    done(&program, &Op::HostUnmap { address: PINNED });
+    done(
+        &program,
+        &Op::HostUnmap {
+            address: Address::from_raw(PINNED),
+        },
+    );
 }
 
 #[test]
@@ -84,7 +89,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     let reserved = program.ask_u64(&Op::AddressReserve {
         size: 8 * MIB,
         align: 0,
-        address: 0,
+        address: Address::NULL,
     });
     done(
         &program,
@@ -105,7 +110,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
         },
     );
     let map = |address, memory, size| Op::MemMap {
-        address,
+        address: Address::from_raw(address),
         size,
         offset: 0,
         memory,
@@ -115,7 +120,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
         &map(reserved + 2 * MIB, MemoryId::from_raw(0x400), 4 * MIB),
     );
     let access = |address, size, access| Op::MemSetAccess {
-        address,
+        address: Address::from_raw(address),
         size,
         access,
         devices: vec![0],
@@ -138,7 +143,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     done(&program, &fill(reserved + 2 * MIB, 77, MIB, true));
     assert!(matches!(
         program.ask(&Op::AddressFree {
-            address: reserved,
+            address: Address::from_raw(reserved),
             size: 8 * MIB
         }),
         Answer::Error(1, _)
@@ -156,7 +161,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     done(
         &program,
         &Op::MemUnmap {
-            address: reserved,
+            address: Address::from_raw(reserved),
             size: 2 * MIB,
         },
     );
@@ -174,21 +179,21 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
     done(
         &program,
         &Op::MemUnmap {
-            address: reserved,
+            address: Address::from_raw(reserved),
             size: 2 * MIB,
         },
     );
     done(
         &program,
         &Op::MemUnmap {
-            address: reserved + 2 * MIB,
+            address: Address::from_raw(reserved + 2 * MIB),
             size: 4 * MIB,
         },
     );
     done(
         &program,
         &Op::AddressFree {
-            address: reserved,
+            address: Address::from_raw(reserved),
             size: 8 * MIB,
         },
     );
@@ -486,7 +491,7 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
     done(&program, &fill(word, 0, 2, true));
     let wait = |stream, address| Op::WaitValue {
         stream,
-        address,
+        address: Address::from_raw(address),
         value: 1,
         flags: cu::CU_STREAM_WAIT_VALUE_EQ,
         wide: false,
@@ -525,7 +530,7 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
     };
     let write = |address| Op::WriteValue {
         stream: third,
-        address,
+        address: Address::from_raw(address),
         value: 1,
         flags: 0,
         wide: false,
@@ -591,7 +596,10 @@ fn boxes_are_copied_and_arrays_come_back() {
         &program,
         &copy(whole, Place::Blob(Blob::Inline(&bytes)), 32, 32),
     );
-    done(&program, &copy(Place::Address(device), whole, 64, 32));
+    done(
+        &program,
+        &copy(Place::Address(Address::from_raw(device)), whole, 64, 32),
+    );
     assert_eq!(program.read(device + 64 * 7, 32), bytes[32 * 7..]);
     let (_worker, program) = move_over(worker, program);
     let room = [0; 256];
@@ -663,7 +671,7 @@ fn streams_wait_for_and_write_words() {
     let (stream, wanted) = value(STREAM, 7);
     program.post(&Op::WaitValue {
         stream,
-        address: word,
+        address: Address::from_raw(word),
         value: wanted,
         flags: cu::CU_STREAM_WAIT_VALUE_EQ,
         wide: false,
@@ -681,7 +689,7 @@ fn streams_wait_for_and_write_words() {
     };
     program.post(&Op::WriteValue {
         stream: other,
-        address: word,
+        address: Address::from_raw(word),
         value: 7,
         flags: 0,
         wide: false,
@@ -704,7 +712,7 @@ fn stream_ordered_memory_is_freed_behind_its_work() {
         });
         program.launch_add(address, 1, 16, STREAM);
         program.post(&Op::MemFreeAsync {
-            address,
+            address: Address::from_raw(address),
             stream: STREAM,
         });
     }

@@ -4,12 +4,12 @@
 mod common;
 
 use common::{Answer, ImageFolder, LEGACY, Program, Worker};
-use fermata_abi::op::{Blob, DEVICE_BASE, DEVICE_END, HOST_BASE, Op, Place};
+use fermata_abi::op::{Address, Blob, DEVICE_BASE, DEVICE_END, HOST_BASE, Op, Place};
 use fermata_state::records;
 
 fn copy(program: &Program, to: u64, from: Place<'_>, len: u64) {
     let copy = Op::Copy {
-        to: Place::Address(to),
+        to: Place::Address(Address::from_raw(to)),
         from,
         len,
         stream: LEGACY,
@@ -43,14 +43,19 @@ fn pointers_are_remembered_however_they_are_copied() {
     let table = program.alloc(8192);
     copy_staged(&program, table, &long);
     copy_staged(&program, staged, &bytes(&[target + 24]));
-    let host = program.host_alloc(HOST_BASE, 4096);
-    host.write(512, &bytes(&[target + 32, HOST_BASE]));
+    let host = program.host_alloc(HOST_BASE.raw(), 4096);
+    host.write(512, &bytes(&[target + 32, HOST_BASE.raw()]));
     copy(&program, pinned, Place::Address(HOST_BASE + 512), 16);
-    copy(&program, onwards + 8, Place::Address(pinned), 8);
+    copy(
+        &program,
+        onwards + 8,
+        Place::Address(Address::from_raw(pinned)),
+        8,
+    );
     // Written over by a copy without pointers, and by a fill; and memory that is freed.
     program.write(inline, &[0; 8]);
     let fill = Op::Fill {
-        address: staged,
+        address: Address::from_raw(staged),
         pitch: 0,
         element: 4,
         value: 1,
@@ -61,7 +66,12 @@ fn pointers_are_remembered_however_they_are_copied() {
     };
     assert_eq!(program.ask(&fill), Answer::None);
     program.write(gone, &bytes(&[target]));
-    assert_eq!(program.ask(&Op::MemFree { address: gone }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::MemFree {
+            address: Address::from_raw(gone)
+        }),
+        Answer::None
+    );
 
     worker.detach(program);
     let image = ImageFolder::new();
@@ -69,12 +79,17 @@ fn pointers_are_remembered_however_they_are_copied() {
     let state = std::fs::read(image.path("image/state")).unwrap();
     let decoded = records::decode(&state).unwrap();
     let session = decoded.complete(Vec::new()).unwrap();
-    let known = |at: u64| session.pointers.within(at, 8192).collect::<Vec<_>>();
+    let known = |at: u64| {
+        let found = session.pointers.within(Address::from_raw(at), 8192);
+        found
+            .map(|(at, pointer)| (at.raw(), pointer.raw()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(known(inline)[0], (inline + 16, target + 8));
     assert_eq!(known(table)[0], (table + 248, target + 16));
     assert_eq!(
         known(pinned)[..2],
-        [(pinned, target + 32), (pinned + 8, HOST_BASE)]
+        [(pinned, target + 32), (pinned + 8, HOST_BASE.raw())]
     );
     assert_eq!(known(onwards)[0], (onwards + 8, target + 32));
     let all = session

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
 };
-use fermata_abi::op::{Blob, EventId, Op, Place, StreamId, StreamRef};
+use fermata_abi::op::{Address, Blob, EventId, Op, Place, StreamId, StreamRef};
 use fermata_control::worker::{FromWorker, Hold, ToWorker};
 use fermata_wire::Pending;
 
@@ -41,8 +41,8 @@ fn begun() -> (Worker, Program) {
 
 fn copy(to: u64, from: u64, stream: StreamRef) -> Op<'static> {
     Op::Copy {
-        to: Place::Address(to),
-        from: Place::Address(from),
+        to: Place::Address(Address::from_raw(to)),
+        from: Place::Address(Address::from_raw(from)),
         len: 64,
         stream,
         answered: false,
@@ -75,7 +75,7 @@ fn enqueue(program: &Program, (from, to): (u64, u64)) {
     program.post(&copy(to, from, OTHER));
     program.post(&Op::EventDestroy { event: EVENT });
     program.post(&Op::MemFreeAsync {
-        address: from,
+        address: Address::from_raw(from),
         stream: OTHER,
     });
 }
@@ -280,7 +280,7 @@ fn staged_bytes_of_a_copy_that_waits_come_with_the_program() {
     unsafe { staged.address().write_bytes(9, 4096) };
     let (offset, len) = (staged.offset(), staged.len());
     let put = Op::Copy {
-        to: Place::Address(memory),
+        to: Place::Address(Address::from_raw(memory)),
         from: Place::Blob(Blob::Staged { offset, len }),
         len,
         stream: LEGACY,

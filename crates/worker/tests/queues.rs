@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{CONTEXT, FUNCTION, LEGACY, PATIENCE, Program, Worker, words};
-use fermata_abi::op::{EventId, Op, StreamId, StreamRef};
+use fermata_abi::op::{Address, EventId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};
 
@@ -117,8 +117,8 @@ fn what_waits_for_a_full_stream_stays_behind_it() {
     });
     let copied = program.alloc(64);
     let copy = |to, from, stream| Op::Copy {
-        to: fermata_abi::op::Place::Address(to),
-        from: fermata_abi::op::Place::Address(from),
+        to: fermata_abi::op::Place::Address(Address::from_raw(to)),
+        from: fermata_abi::op::Place::Address(Address::from_raw(from)),
         len: 64,
         stream,
         answered: false,
@@ -145,8 +145,8 @@ fn the_default_stream_waits_for_blocking_streams_that_are_full() {
     hold(&program, BLOCKING, memory);
     // Behind the full stream, and the next of that stream behind it.
     program.post(&Op::Copy {
-        to: fermata_abi::op::Place::Address(copied),
-        from: fermata_abi::op::Place::Address(memory),
+        to: fermata_abi::op::Place::Address(Address::from_raw(copied)),
+        from: fermata_abi::op::Place::Address(Address::from_raw(memory)),
         len: 64,
         stream: LEGACY,
         answered: false,
@@ -167,7 +167,9 @@ fn what_parked_work_uses_is_given_up_after_it() {
     let (mut worker, program) = start();
     let memory = program.alloc(64);
     hold(&program, HELD, memory);
-    let free = Op::MemFree { address: memory };
+    let free = Op::MemFree {
+        address: Address::from_raw(memory),
+    };
     let freed = program.producer.request(&free, None).unwrap();
     let attribute = Op::FunctionSetAttribute {
         function: FUNCTION,

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Answer, CONTEXT, Program, STREAM, Worker, load_anew, started, words};
 use fermata_abi::op::{
-    ArrayId, Blob, FunctionId, ImageRef, Launch, Mipmap, MipmapId, ModuleId, Op, Place,
+    Address, ArrayId, Blob, FunctionId, ImageRef, Launch, Mipmap, MipmapId, ModuleId, Op, Place,
     ReferenceSettings, Resource, Sampler, Texture,
 };
 use fermata_abi::sys::driver as cu;
@@ -189,7 +189,7 @@ fn set_up(program: &Program) -> Scene {
     bind(program, "image", Resource::Array(IMAGE), false);
     bind(program, "canvas", Resource::Array(CANVAS), true);
     let linear = Resource::Linear {
-        address: line,
+        address: Address::from_raw(line),
         format: cu::CU_AD_FORMAT_FLOAT,
         channels: 1,
         bytes: 16,
@@ -246,7 +246,12 @@ fn a_reference_to_what_is_gone_does_not_keep_a_session_from_coming_back() {
     let scene = set_up(&program);
     done(&program, &Op::ArrayDestroy { array: CANVAS });
     let address = scene.line;
-    done(&program, &Op::MemFree { address });
+    done(
+        &program,
+        &Op::MemFree {
+            address: Address::from_raw(address),
+        },
+    );
     let level = program.ask(&Op::ArrayDestroy { array: LEVELS[1] });
     assert!(matches!(level, Answer::Error(1, _)), "{level:?}");
     done(&program, &Op::MipmapDestroy { mipmap: MIPMAP });

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
-use fermata_abi::op::{EventId, FunctionId, Op, StreamId, StreamRef};
+use fermata_abi::op::{Address, EventId, FunctionId, Op, StreamId, StreamRef};
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 
 #[test]
@@ -46,7 +46,12 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
         flags: 0,
     });
     assert_eq!(program.ask(&Op::StreamSync { stream }), Answer::None);
-    assert_eq!(program.ask(&Op::MemFree { address: gone }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::MemFree {
+            address: Address::from_raw(gone)
+        }),
+        Answer::None
+    );
     let Answer::Pair(total, 4) = program.ask(&Op::VariableGet {
         module: MODULE,
         name: "total",
@@ -106,7 +111,12 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     assert_eq!(words(&program.read(small, 1000)), expected);
     assert_eq!(words(&program.read(total, 4)), [1750]);
     assert_ne!(program.alloc(1000), small);
-    assert_eq!(program.ask(&Op::MemFree { address: small }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::MemFree {
+            address: Address::from_raw(small)
+        }),
+        Answer::None
+    );
 }
 
 #[test]
@@ -116,7 +126,7 @@ fn errors_are_told_as_cuda_tells_them() {
     program.set_up();
     assert!(matches!(
         program.ask(&Op::MemFree {
-            address: 0x3000_0000_0000
+            address: Address::from_raw(0x3000_0000_0000)
         }),
         Answer::Error(1, _)
     ));

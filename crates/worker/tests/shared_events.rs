@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 
 use common::{Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words};
-use fermata_abi::op::{EventId, MemoryId, Op, SharedEvent, SharedMemory, Sharer};
+use fermata_abi::op::{Address, EventId, MemoryId, Op, SharedEvent, SharedMemory, Sharer};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};
 
@@ -292,7 +292,7 @@ fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
     owner.write(own, &[0; 64]);
     let handle = bytes(owner.ask(&Op::MemShare {
         sharer: OWNER,
-        address: own,
+        address: Address::from_raw(own),
         memory: MemoryId::NULL,
     }));
     let given = SharedMemory::decode(&handle).unwrap();
@@ -306,11 +306,11 @@ fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
         align: 0,
         address,
     };
-    let address = user.ask_u64(&reserve(0));
+    let address = user.ask_u64(&reserve(Address::NULL));
     done(
         user,
         &Op::MemMap {
-            address,
+            address: Address::from_raw(address),
             size,
             offset: 0,
             memory,
@@ -319,7 +319,7 @@ fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
     done(
         user,
         &Op::MemSetAccess {
-            address,
+            address: Address::from_raw(address),
             size,
             access: cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             devices: vec![device as u32],
@@ -328,13 +328,16 @@ fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
     let stream = STREAM;
     user.post(&Op::HostCall { stream, id: 1 });
     user.launch_add(address + given.offset, 5, 16, stream);
-    let close = Op::MemCloseAsync { address, stream };
+    let close = Op::MemCloseAsync {
+        address: Address::from_raw(address),
+        stream,
+    };
     user.post(&close);
     // No other memory is there until it is gone.
-    assert_ne!(user.ask_u64(&reserve(0)), address);
+    assert_ne!(user.ask_u64(&reserve(Address::NULL)), address);
     let_go(user, 1);
     done(user, &Op::ContextSync { context: CONTEXT });
     assert_eq!(words(&owner.read(own, 64)), [5; 16]);
     assert!(matches!(user.ask(&close), Answer::Error(1, _)));
-    assert_eq!(user.ask_u64(&reserve(address)), address);
+    assert_eq!(user.ask_u64(&reserve(Address::from_raw(address))), address);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::hold::COPIES;
 use common::scene::{BUFFERS, CHUNK, Scene};
 use common::{Answer, CONTEXT, PATIENCE, Program, Worker, words};
-use fermata_abi::op::{MemoryId, Op, StreamId, StreamRef};
+use fermata_abi::op::{Address, MemoryId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, Validate};
 
@@ -50,7 +50,7 @@ fn a_stream_that_waits_for_the_host_holds_up_no_other() {
     let program = scene.begin(program, "image", Validate::Content);
     program.post(&Op::WaitValue {
         stream: waits,
-        address: PINNED,
+        address: Address::from_raw(PINNED),
         value: 1,
         flags: 0,
         wide: false,
@@ -88,7 +88,7 @@ fn memory_is_not_unmapped_under_a_copy() {
     let address = program.ask_u64(&Op::AddressReserve {
         size: CHUNK,
         align: 0,
-        address: 0,
+        address: Address::NULL,
     });
     let ops = [
         Op::MemCreate {
@@ -98,13 +98,13 @@ fn memory_is_not_unmapped_under_a_copy() {
             flags: 0,
         },
         Op::MemMap {
-            address,
+            address: Address::from_raw(address),
             size: CHUNK,
             offset: 0,
             memory: MEMORY,
         },
         Op::MemSetAccess {
-            address,
+            address: Address::from_raw(address),
             size: CHUNK,
             access: cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             devices: vec![0],
@@ -118,7 +118,7 @@ fn memory_is_not_unmapped_under_a_copy() {
     scene.hold.only(COPIES, 0);
     let program = scene.begin_with(program, "image", Validate::Content, 64 << 20);
     let unmap = Op::MemUnmap {
-        address,
+        address: Address::from_raw(address),
         size: CHUNK,
     };
     let unmapped = program.producer.request(&unmap, None).unwrap();

@@ -68,7 +68,7 @@ impl Resource {
             } => {
                 desc.resType = sys::CU_RESOURCE_TYPE_LINEAR;
                 desc.res.linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
-                    devPtr: *address,
+                    devPtr: address.raw(),
                     format: *format,
                     numChannels: *channels,
                     sizeInBytes: *bytes as usize,
@@ -84,7 +84,7 @@ impl Resource {
             } => {
                 desc.resType = sys::CU_RESOURCE_TYPE_PITCH2D;
                 desc.res.pitch2D = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 {
-                    devPtr: *address,
+                    devPtr: address.raw(),
                     format: *format,
                     numChannels: *channels,
                     width: *width as usize,

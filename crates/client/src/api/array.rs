@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{ArrayId, Extent};
+use fermata_abi::op::{Address, ArrayId, Extent};
 use fermata_abi::sys::driver as sys;
 
 use super::boxes::issue;
@@ -90,11 +90,11 @@ driver_api! {
     }
 
     fn cuMemcpyDtoA_v2(to: sys::CUarray, offset: usize, from: sys::CUdeviceptr, size: usize) {
-        row(At::Array(to, offset), At::Memory(Memory::Device(from)), size, None, false)
+        row(At::Array(to, offset), At::Memory(Memory::Device(Address::from_raw(from))), size, None, false)
     }
 
     fn cuMemcpyAtoD_v2(to: sys::CUdeviceptr, from: sys::CUarray, offset: usize, size: usize) {
-        row(At::Memory(Memory::Device(to)), At::Array(from, offset), size, None, false)
+        row(At::Memory(Memory::Device(Address::from_raw(to))), At::Array(from, offset), size, None, false)
     }
 
     fn cuMemcpyAtoA_v2(

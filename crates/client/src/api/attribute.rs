@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{HostKind, Op};
+use fermata_abi::op::{Address, HostKind, Op};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
@@ -136,7 +136,9 @@ fn check_attribute(attribute: sys::CUstreamAttrID) -> Result {
 
 fn check_managed(address: u64, count: usize) -> Result {
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
-    let fine = session()?.memory.holds(address, count as u64, managed);
+    let fine = session()?
+        .memory
+        .holds(Address::from_raw(address), count as u64, managed);
     if fine {
         Ok(())
     } else {

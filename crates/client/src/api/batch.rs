@@ -2,7 +2,7 @@
 
 use core::ffi::{c_uint, c_ulonglong};
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{Address, Op};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemOpKind, NodeKind};
 
@@ -127,8 +127,8 @@ fn copies(to: &[u64], from: &[u64], sizes: &[usize], stream: sys::CUstream) -> R
     let session = session()?;
     for ((&to, &from), &size) in to.iter().zip(from).zip(sizes) {
         let (to, from) = (
-            End::unified(&session.memory, to, size as u64)?,
-            End::unified(&session.memory, from, size as u64)?,
+            End::unified(&session.memory, Address::from_raw(to), size as u64)?,
+            End::unified(&session.memory, Address::from_raw(from), size as u64)?,
         );
         issue(session, to, from, size, stream)?;
     }
@@ -218,6 +218,7 @@ fn words(
             flags,
             wide,
         } = operation;
+        let address = Address::from_raw(address);
         match kind {
             MemOpKind::Wait => link::post(&Op::WaitValue {
                 stream,

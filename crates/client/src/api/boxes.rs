@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{Extent, StreamRef};
+use fermata_abi::op::{Address, Extent, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, NodeKind};
 
@@ -94,8 +94,8 @@ impl Side {
     fn corner(&self, session: &Session, extent: &Extent) -> Result<Corner> {
         let memory = match self.kind {
             sys::CU_MEMORYTYPE_HOST => Memory::Host(self.host.cast()),
-            sys::CU_MEMORYTYPE_DEVICE => Memory::Device(self.device),
-            sys::CU_MEMORYTYPE_UNIFIED => Memory::Unified(self.device),
+            sys::CU_MEMORYTYPE_DEVICE => Memory::Device(Address::from_raw(self.device)),
+            sys::CU_MEMORYTYPE_UNIFIED => Memory::Unified(Address::from_raw(self.device)),
             sys::CU_MEMORYTYPE_ARRAY => {
                 let array = session.arrays.get(self.array)?.handle;
                 let Origin { x, y, z, .. } = self.origin;
@@ -111,7 +111,7 @@ impl Side {
             sys::CU_MEMORYTYPE_HOST => true,
             sys::CU_MEMORYTYPE_UNIFIED => session
                 .memory
-                .find(self.device)
+                .find(Address::from_raw(self.device))
                 .is_none_or(|block| block.is_host()),
             _ => false,
         }

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::StreamRef;
+use fermata_abi::op::{Address, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, NodeKind};
 
@@ -32,14 +32,14 @@ driver_api! {
     fn cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let to = End::device(&session.memory, to, size as u64)?;
+        let to = End::device(&session.memory, Address::from_raw(to), size as u64)?;
         let from = End::host(&session.memory, from.cast_mut().cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let to = End::device(&session.memory, to, size as u64)?;
+        let to = End::device(&session.memory, Address::from_raw(to), size as u64)?;
         let from = End::host(&session.memory, from.cast_mut().cast(), size as u64)?;
         issue(session, to, from, size, stream)
     }
@@ -47,7 +47,7 @@ driver_api! {
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let from = End::device(&session.memory, from, size as u64)?;
+        let from = End::device(&session.memory, Address::from_raw(from), size as u64)?;
         let to = End::host(&session.memory, to.cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)?;
         session.managed.after_wait()
@@ -55,7 +55,7 @@ driver_api! {
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let from = End::device(&session.memory, from, size as u64)?;
+        let from = End::device(&session.memory, Address::from_raw(from), size as u64)?;
         let to = End::host(&session.memory, to.cast(), size as u64)?;
         issue(session, to, from, size, stream)
     }
@@ -63,14 +63,14 @@ driver_api! {
     fn cuMemcpyDtoD_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
         let stream = synchronous(session)?;
-        let to = End::device(&session.memory, to, size as u64)?;
-        linear(to, End::device(&session.memory, from, size as u64)?, size as u64, stream, false)
+        let to = End::device(&session.memory, Address::from_raw(to), size as u64)?;
+        linear(to, End::device(&session.memory, Address::from_raw(from), size as u64)?, size as u64, stream, false)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let to = End::device(&session.memory, to, size as u64)?;
-        issue(session, to, End::device(&session.memory, from, size as u64)?, size, stream)
+        let to = End::device(&session.memory, Address::from_raw(to), size as u64)?;
+        issue(session, to, End::device(&session.memory, Address::from_raw(from), size as u64)?, size, stream)
     }
 
     fn cuMemcpyPeer(
@@ -135,8 +135,8 @@ fn synchronous(session: &Session) -> Result<StreamRef> {
 fn unified(session: &Session, to: u64, from: u64, size: usize) -> Result<(End, End)> {
     let size = size as u64;
     Ok((
-        End::unified(&session.memory, to, size)?,
-        End::unified(&session.memory, from, size)?,
+        End::unified(&session.memory, Address::from_raw(to), size)?,
+        End::unified(&session.memory, Address::from_raw(from), size)?,
     ))
 }
 

@@ -1,6 +1,7 @@
 //! Fills.
 
 use core::ffi::{c_uchar, c_uint, c_ushort};
+use fermata_abi::op::Address;
 
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemsetNode, NodeKind};
@@ -107,7 +108,7 @@ fn rows(
     let session = session()?;
     let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
     let new = Fill {
-        address,
+        address: Address::from_raw(address),
         pitch,
         element,
         value,

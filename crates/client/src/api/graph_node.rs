@@ -332,7 +332,7 @@ pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAlloc
         size: bytes,
     };
     let pool = session.pools.default_of(&session.devices, device)?;
-    let address = link::ask(&op, link::number)?;
+    let address = link::ask(&op, link::address)?;
     session.memory.insert(Block::new(
         address,
         bytes,
@@ -342,6 +342,6 @@ pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAlloc
     Ok(MemAllocNode {
         device,
         bytes,
-        address,
+        address: address.raw(),
     })
 }

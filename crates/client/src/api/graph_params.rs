@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use std::collections::HashMap;
 
-use fermata_abi::op::{ArrayId, GraphNodeId};
+use fermata_abi::op::{Address, ArrayId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, CopyEnd, KernelNode, MemsetNode, Place};
 use parking_lot::Mutex;
@@ -180,7 +180,7 @@ fn placed(end: &CopyEnd) -> CopyEnd {
     if end.place == Place::Unified {
         let block = session()
             .ok()
-            .and_then(|session| session.memory.find(end.address));
+            .and_then(|session| session.memory.find(Address::from_raw(end.address)));
         let device = block.is_some_and(|block| !block.is_host());
         end.place = if device { Place::Device } else { Place::Host };
     }

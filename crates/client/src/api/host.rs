@@ -43,7 +43,7 @@ driver_api! {
             return Ok(());
         }
         capture::forbid_unsafe(session)?;
-        host::free(&session.memory, pointer.addr() as Address, HostKind::Pinned)
+        host::free(&session.memory, Address::of(pointer), HostKind::Pinned)
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) {
@@ -57,13 +57,13 @@ driver_api! {
         if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
-        let address = pointer.expose_provenance() as Address;
+        let address = Address::from_raw(pointer.expose_provenance() as u64);
         // SAFETY: the program promises so much memory of its own, which it leaves alone for the time of the call.
         unsafe { host::register(&session.memory, &context, address, size as u64, flags) }
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
-        host::unregister(&session()?.memory, pointer.addr() as Address)
+        host::unregister(&session()?.memory, Address::of(pointer))
     }
 
     fn cuMemAllocManaged(address: Out<sys::CUdeviceptr>, size: usize, flags: c_uint) {
@@ -72,7 +72,7 @@ driver_api! {
         }
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        address.set(host::alloc(&session.memory, &*current()?, size as u64, HostKind::Managed, flags)?)
+        address.set(host::alloc(&session.memory, &*current()?, size as u64, HostKind::Managed, flags)?.raw())
     }
 
     fn cuMemHostGetDevicePointer_v2(address: Out<sys::CUdeviceptr>, pointer: *mut c_void, flags: c_uint) {
@@ -80,7 +80,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         find(pointer)?;
-        address.set(pointer.addr() as Address)
+        address.set(pointer.addr() as u64)
     }
 
     fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) {
@@ -143,12 +143,12 @@ fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
         HostKind::Pinned,
         flags,
     )?;
-    Ok(std::ptr::with_exposed_provenance_mut(address as usize))
+    Ok(std::ptr::with_exposed_provenance_mut(address.raw() as usize))
 }
 
 fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
     fault::check_current()?;
-    let block = session()?.memory.find(pointer.addr() as Address);
+    let block = session()?.memory.find(Address::of(pointer));
     block
         .filter(|block| block.is_host())
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
@@ -189,7 +189,9 @@ fn check_location(location: &sys::CUmemLocation) -> Result {
 pub(super) fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
     fault::check_current()?;
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
-    let fine = session()?.memory.holds(address, size as u64, managed);
+    let fine = session()?
+        .memory
+        .holds(Address::from_raw(address), size as u64, managed);
     if fine {
         Ok(())
     } else {

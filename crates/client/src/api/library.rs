@@ -94,7 +94,7 @@ driver_api! {
         let module = session.modules.library_module(&library, &current()?, |_| ())?;
         let found = module.variable(&session.memory, name.text()?)?;
         let (start, size) = (found.address, found.size);
-        address.set_if_wanted(start);
+        address.set_if_wanted(start.raw());
         bytes.set_if_wanted(size as usize);
         Ok(())
     }
@@ -115,7 +115,7 @@ driver_api! {
         let module = session.modules.library_module(&library, &context, |_| ())?;
         let found = module.variable(&session.memory, name.text()?)?;
         let (start, size) = session.managed.place((&session.memory, &session.streams), &module, &found)?;
-        address.set_if_wanted(start);
+        address.set_if_wanted(start.raw());
         bytes.set_if_wanted(size as usize);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use core::ffi::c_uint;
 use std::sync::Arc;
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{Address, Op};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
@@ -49,6 +49,7 @@ driver_api! {
             return fault::check_current();
         }
         capture::forbid_unsafe(session)?;
+        let address = Address::from_raw(address);
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         match block.kind {
             Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::object::host::free(&session.memory, address, kind),
@@ -71,8 +72,8 @@ driver_api! {
     }
 
     fn cuMemGetAddressRange_v2(base: Out<sys::CUdeviceptr>, size: Out<usize>, address: sys::CUdeviceptr) {
-        let block = session()?.memory.find(address).ok_or(sys::CUDA_ERROR_NOT_FOUND)?;
-        base.set_if_wanted(block.start);
+        let block = session()?.memory.find(Address::from_raw(address)).ok_or(sys::CUDA_ERROR_NOT_FOUND)?;
+        base.set_if_wanted(block.start.raw());
         size.set_if_wanted(block.size as usize);
         Ok(())
     }
@@ -97,6 +98,7 @@ driver_api! {
             return Ok(());
         }
         let stream = session.streams.resolve(stream)?;
+        let address = Address::from_raw(address);
         if let Some(block) = session.memory.find(address).filter(|it| matches!(it.kind, Kind::Imported(_))) {
             return session.opened.close_async(&session.memory, (address, block.kind), stream);
         }
@@ -118,12 +120,12 @@ fn alloc(size: usize) -> crate::result::Result<u64> {
         context: context.handle,
         size,
     };
-    let allocate = || link::ask(&op, link::number);
+    let allocate = || link::ask(&op, link::address);
     let address = with_room(Some(context.handle), (device, size), allocate)?;
     session
         .memory
         .insert(Block::new(address, size, Kind::Device, &context));
-    Ok(address)
+    Ok(address.raw())
 }
 
 fn alloc_async(
@@ -153,10 +155,10 @@ fn alloc_async(
     let size = size as u64;
     let device = session.devices.get(context.device)?.index;
     let op = Op::MemAllocAsync { stream, size };
-    let allocate = || link::ask(&op, link::number);
+    let allocate = || link::ask(&op, link::address);
     let address = with_room(Some(context.handle), (device, size), allocate)?;
     session
         .memory
         .insert(Block::new(address, size, Kind::Pool(pool.handle), &context));
-    Ok(address)
+    Ok(address.raw())
 }

@@ -89,7 +89,7 @@ driver_api! {
         } else {
             (found.address, found.size)
         };
-        address.set_if_wanted(start);
+        address.set_if_wanted(start.raw());
         bytes.set_if_wanted(size as usize);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Physical memory and address ranges.
 
 use core::ffi::{c_ulonglong, c_void};
-use fermata_abi::op::MemoryId;
+use fermata_abi::op::{Address, MemoryId};
 
 use fermata_abi::sys::driver as sys;
 
@@ -33,11 +33,12 @@ driver_api! {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        address.set(session()?.physical.reserve(size as u64, alignment as u64, wanted)?)
+        let start = session()?.physical.reserve(size as u64, alignment as u64, Address::from_raw(wanted))?;
+        address.set(start.raw())
     }
 
     fn cuMemAddressFree(address: sys::CUdeviceptr, size: usize) {
-        session()?.physical.free(address, size as u64)
+        session()?.physical.free(Address::from_raw(address), size as u64)
     }
 
     fn cuMemCreate(
@@ -59,7 +60,7 @@ driver_api! {
 
     fn cuMemRetainAllocationHandle(handle: Out<sys::CUmemGenericAllocationHandle>, address: *mut c_void) {
         let session = session()?;
-        handle.set(session.physical.retain(&session.memory, address.addr() as u64)?.raw())
+        handle.set(session.physical.retain(&session.memory, Address::of(address))?.raw())
     }
 
     fn cuMemMap(
@@ -74,12 +75,12 @@ driver_api! {
         }
         let session = session()?;
         let memory = MemoryId::from_raw(handle);
-        session.physical.map(&session.memory, address, size as u64, offset as u64, memory)
+        session.physical.map(&session.memory, Address::from_raw(address), size as u64, offset as u64, memory)
     }
 
     fn cuMemUnmap(address: sys::CUdeviceptr, size: usize) {
         let session = session()?;
-        session.physical.unmap(&session.memory, address, size as u64)
+        session.physical.unmap(&session.memory, Address::from_raw(address), size as u64)
     }
 
     fn cuMemSetAccess(
@@ -89,7 +90,7 @@ driver_api! {
         count: usize,
     ) {
         let session = session()?;
-        session.physical.set_access(&session.devices, address, size as u64, &list.list(count)?)
+        session.physical.set_access(&session.devices, Address::from_raw(address), size as u64, &list.list(count)?)
     }
 
     fn cuMemGetAccess(
@@ -101,7 +102,7 @@ driver_api! {
         if location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        flags.set(session()?.physical.access(location.id, address).into())
+        flags.set(session()?.physical.access(location.id, Address::from_raw(address)).into())
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_uint, c_void};
 
-use fermata_abi::op::{HostKind, PoolId};
+use fermata_abi::op::{Address, HostKind, PoolId};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
@@ -14,7 +14,7 @@ use crate::result::Result;
 
 driver_api! {
     fn cuPointerGetAttribute(data: Out<c_void>, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr) {
-        let block = session()?.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let block = session()?.memory.find(Address::from_raw(address)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         put_attribute(data, attribute, address, &block)
     }
 
@@ -24,7 +24,7 @@ driver_api! {
         data: In<*mut c_void>,
         address: sys::CUdeviceptr,
     ) {
-        let block = session()?.memory.find(address);
+        let block = session()?.memory.find(Address::from_raw(address));
         for n in 0..count as usize {
             let (attribute, place) = (attributes.get_at(n)?, data.out_at(n)?);
             // What an address does not have is left at nothing; only the single form refuses.
@@ -44,7 +44,7 @@ driver_api! {
         attribute: sys::CUpointer_attribute,
         address: sys::CUdeviceptr,
     ) {
-        let known = session()?.memory.find(address).is_some() && !value.is_null();
+        let known = session()?.memory.find(Address::from_raw(address)).is_some() && !value.is_null();
         // Synchronous copies are what they are here with and without it.
         if known && attribute == sys::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
             return Ok(());

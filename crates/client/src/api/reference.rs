@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-use fermata_abi::op::Resource;
+use fermata_abi::op::{Address, Resource};
 use fermata_abi::references;
 use fermata_abi::sys::driver as sys;
 
@@ -77,7 +77,7 @@ driver_api! {
         address: sys::CUdeviceptr,
         bytes: usize,
     ) {
-        let reference = known(reference)?;
+        let (reference, address) = (known(reference)?, Address::from_raw(address));
         End::device(&session()?.memory, address, bytes as u64)?;
         reference.change(|it| {
             it.resource = Some(Resource::Linear {
@@ -194,7 +194,7 @@ driver_api! {
         let bound = known(reference)?.bound();
         let found = bound.resource.as_ref().and_then(Resource::memory);
         let (start, _) = found.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        address.set(start - bound.offset)
+        address.set((start - bound.offset).raw())
     }
 
     fn cuTexRefGetArray(array: Out<sys::CUarray>, reference: sys::CUtexref) {
@@ -310,6 +310,7 @@ fn pitched(
     let whole = whole
         .filter(|_| fits)
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    let address = Address::from_raw(address);
     End::device(&session()?.memory, address, whole)?;
     known(reference)?.change(|it| {
         (it.settings.format, it.settings.channels) = (format, channels);

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 
-use fermata_abi::op::{MemoryId, SHARED, SharedMemory};
+use fermata_abi::op::{Address, MemoryId, SHARED, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
@@ -26,7 +26,7 @@ use crate::result::Result;
 driver_api! {
     fn cuIpcGetMemHandle(handle: Out<sys::CUipcMemHandle>, address: sys::CUdeviceptr) {
         let session = session()?;
-        let block = session.memory.find(address).filter(|block| block.kind == Kind::Device);
+        let block = session.memory.find(Address::from_raw(address)).filter(|block| block.kind == Kind::Device);
         let block = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         if handle.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
@@ -47,12 +47,12 @@ driver_api! {
         let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
         let given = given.filter(|it| it.memory == MemoryId::NULL).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         let call = ("cuIpcOpenMemHandle", Kind::Opened);
-        address.set(session.opened.open(call, (&session.devices, &session.memory), given, &[])?)
+        address.set(session.opened.open(call, (&session.devices, &session.memory), given, &[])?.raw())
     }
 
     fn cuIpcCloseMemHandle(address: sys::CUdeviceptr) {
         let session = session()?;
-        session.opened.close(&session.memory, address, Kind::Opened)
+        session.opened.close(&session.memory, Address::from_raw(address), Kind::Opened)
     }
 
     fn cuMemExportToShareableHandle(
@@ -92,7 +92,7 @@ driver_api! {
 }
 
 fn export(handle: MemoryId) -> Result<File> {
-    file_with("fermata-memory", &shared::share(0, handle)?)
+    file_with("fermata-memory", &shared::share(Address::NULL, handle)?)
 }
 
 /// A memory file with a handle, whose descriptor the program passes on.

@@ -9,7 +9,7 @@
 use core::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
 
-use fermata_abi::op::{MemoryId, SharedMemory, SharedPool};
+use fermata_abi::op::{Address, MemoryId, SharedMemory, SharedPool};
 use fermata_abi::sys::driver as sys;
 
 use super::shareable::{file_with, handle_in};
@@ -59,6 +59,7 @@ driver_api! {
 
     fn cuMemPoolExportPointer(data: Out<sys::CUmemPoolPtrExportData>, address: sys::CUdeviceptr) {
         let session = session()?;
+        let address = Address::from_raw(address);
         let block = session.memory.find(address).filter(|block| block.start == address);
         let pool = match block.map(|block| block.kind) {
             Some(Kind::Pool(pool)) => session.pools.get(to_pointer(pool))?,
@@ -86,6 +87,6 @@ driver_api! {
         let given = given.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         let call = ("cuMemPoolImportPointer", Kind::Imported(pool.handle));
         let places = (&session.devices, &session.memory);
-        address.set(session.opened.open(call, places, given, &pool.reached_by())?)
+        address.set(session.opened.open(call, places, given, &pool.reached_by())?.raw())
     }
 }

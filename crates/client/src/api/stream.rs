@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_ulonglong};
 
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{Address, Op, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemOp, MemOpKind, NodeKind};
 
@@ -166,7 +166,7 @@ fn write_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide
     };
     link::post(&Op::WriteValue {
         stream,
-        address,
+        address: Address::from_raw(address),
         value,
         flags,
         wide,
@@ -186,7 +186,7 @@ fn wait_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide:
     };
     link::post(&Op::WaitValue {
         stream,
-        address,
+        address: Address::from_raw(address),
         value,
         flags,
         wide,
@@ -197,7 +197,7 @@ fn wait_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide:
 fn checked(stream: sys::CUstream, operation: MemOp) -> Result<Option<StreamRef>> {
     let session = session()?;
     let bytes = if operation.wide { 8 } else { 4 };
-    let address = operation.address;
+    let address = Address::from_raw(operation.address);
     if !address.is_multiple_of(bytes) || !session.memory.holds(address, bytes, |_| true) {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 
-use fermata_abi::op::{Op, ReplyBody, TENSOR_MAP, Tensor, TensorBox};
+use fermata_abi::op::{Address, Op, ReplyBody, TENSOR_MAP, Tensor, TensorBox};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -43,7 +43,7 @@ driver_api! {
         let rank = checked(rank, 1)?;
         let tensor = Tensor {
             data_type,
-            address: address.addr() as u64,
+            address: Address::of(address),
             dims: dims.list(rank)?,
             strides: strides.list(rank - 1)?,
             steps: steps.list(rank)?,
@@ -76,7 +76,7 @@ driver_api! {
         let rank = checked(rank, 3)?;
         let tensor = Tensor {
             data_type,
-            address: address.addr() as u64,
+            address: Address::of(address),
             dims: dims.list(rank)?,
             strides: strides.list(rank - 1)?,
             steps: steps.list(rank)?,
@@ -115,7 +115,7 @@ driver_api! {
         let rank = checked(rank, 3)?;
         let tensor = Tensor {
             data_type,
-            address: address.addr() as u64,
+            address: Address::of(address),
             dims: dims.list(rank)?,
             strides: strides.list(rank - 1)?,
             steps: steps.list(rank)?,
@@ -131,7 +131,7 @@ driver_api! {
     fn cuTensorMapReplaceAddress(map: Out<sys::CUtensorMap>, address: *mut c_void) {
         let old = map.cast::<Descriptor>().get()?;
         let address = address.addr() as u64;
-        give(map, &Op::TensorMapMove { map: &old, address })
+        give(map, &Op::TensorMapMove { map: &old, address: Address::from_raw(address) })
     }
 }
 

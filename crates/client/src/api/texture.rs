@@ -1,6 +1,6 @@
 //! Texture and surface objects.
 
-use fermata_abi::op::{Resource, ResourceView, Sampler, Texture, TextureId};
+use fermata_abi::op::{Address, Resource, ResourceView, Sampler, Texture, TextureId};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
@@ -77,7 +77,7 @@ fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
             sys::CU_RESOURCE_TYPE_LINEAR => {
                 let linear = &desc.res.linear;
                 Resource::Linear {
-                    address: linear.devPtr,
+                    address: Address::from_raw(linear.devPtr),
                     format: linear.format,
                     channels: linear.numChannels,
                     bytes: linear.sizeInBytes as u64,
@@ -86,7 +86,7 @@ fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
             sys::CU_RESOURCE_TYPE_PITCH2D => {
                 let rows = &desc.res.pitch2D;
                 Resource::Pitched {
-                    address: rows.devPtr,
+                    address: Address::from_raw(rows.devPtr),
                     format: rows.format,
                     channels: rows.numChannels,
                     width: rows.width as u64,

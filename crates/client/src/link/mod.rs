@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{ContextId, Op, Reply, ReplyBody, ends_context};
+use fermata_abi::op::{Address, ContextId, Op, Reply, ReplyBody, ends_context};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult,
@@ -257,6 +257,11 @@ pub fn number(body: ReplyBody<'_>) -> Result<u64> {
         ReplyBody::U64(value) => Ok(value),
         _ => Err(CUDA_ERROR_UNKNOWN),
     }
+}
+
+/// Answers that carry an address.
+pub fn address(body: ReplyBody<'_>) -> Result<Address> {
+    number(body).map(Address::from_raw)
 }
 
 /// Answers that carry two numbers.

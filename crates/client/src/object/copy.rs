@@ -48,7 +48,7 @@ impl End {
         if address.is_null() && len > 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let at = address.addr() as Address;
+        let at = Address::of(address);
         let shared = memory.holds(at, len, Block::is_host);
         Ok(if shared {
             Self::Address(at)
@@ -63,7 +63,7 @@ impl End {
             Some(block) if !block.is_host() => Self::device(memory, address, len),
             _ => Self::host(
                 memory,
-                std::ptr::with_exposed_provenance_mut(address as usize),
+                std::ptr::with_exposed_provenance_mut(address.raw() as usize),
                 len,
             ),
         }
@@ -72,10 +72,10 @@ impl End {
     /// The end of a copy in a graph.
     pub fn node_end(self) -> CopyEnd {
         match self {
-            Self::Address(address) => CopyEnd::linear(fermata_graph::Place::Unified, address),
+            Self::Address(address) => CopyEnd::linear(fermata_graph::Place::Unified, address.raw()),
             Self::Private(pointer) => CopyEnd::linear(
                 fermata_graph::Place::Host,
-                pointer.expose_provenance() as Address,
+                pointer.expose_provenance() as u64,
             ),
         }
     }

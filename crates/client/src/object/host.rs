@@ -34,7 +34,7 @@ const STEP: u64 = 64 << 10;
 /// Addresses that are tried for a region.
 const TRIES: u32 = 3;
 /// The first region goes here; drivers put their own shared memory at the range's beginning.
-const FIRST: Address = HOST_BASE + (HOST_END - HOST_BASE) / 2;
+const FIRST: Address = Address::from_raw(HOST_BASE.raw().midpoint(HOST_END.raw()));
 
 /// Allocates a region of pinned or managed memory.
 pub fn alloc(
@@ -115,11 +115,11 @@ pub unsafe fn register(
     size: u64,
     flags: u32,
 ) -> Result {
-    if size == 0 || address == 0 {
+    if size == 0 || address.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let start = address & !(PAGE - 1);
+    let start = address.align_down(PAGE);
     let mapped = end.next_multiple_of(PAGE) - start;
     if memory.overlaps(start, mapped) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -216,7 +216,9 @@ pub fn send_again(address: Address, size: u64) -> Result {
 pub fn unregister(memory: &Mirror, address: Address) -> Result {
     let kinds = [HostKind::Registered, HostKind::Shared].map(Kind::Host);
     let block = memory
-        .remove(address & !(PAGE - 1), |block| kinds.contains(&block.kind))
+        .remove(address.align_down(PAGE), |block| {
+            kinds.contains(&block.kind)
+        })
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
     match block.kind {
         Kind::Host(HostKind::Shared) => give_up(block, |_| ()),
@@ -299,7 +301,7 @@ pub fn make_private(address: Address, mapped: u64) {
 }
 
 fn pointer(address: Address) -> *mut u8 {
-    with_exposed_provenance_mut(address as usize)
+    with_exposed_provenance_mut(address.raw() as usize)
 }
 
 fn memory_file(bytes: u64) -> Result<rustix::fd::OwnedFd> {
@@ -345,13 +347,13 @@ fn ask_to_map(
 
 /// Maps a file where nothing is mapped, in the range for host memory.
 fn map_somewhere(mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
-    static NEXT: AtomicU64 = AtomicU64::new(FIRST);
+    static NEXT: AtomicU64 = AtomicU64::new(FIRST.raw());
     let step = mapped.next_multiple_of(STEP);
     for _ in 0..4096 {
-        let address = NEXT.fetch_add(step, Ordering::Relaxed);
+        let address = Address::from_raw(NEXT.fetch_add(step, Ordering::Relaxed));
         if address + step > HOST_END {
             // Once around: what was freed can be used again.
-            NEXT.store(HOST_BASE, Ordering::Relaxed);
+            NEXT.store(HOST_BASE.raw(), Ordering::Relaxed);
             continue;
         }
         if map(address, mapped, file, MapFlags::FIXED_NOREPLACE).is_ok() {
@@ -377,9 +379,9 @@ fn map(address: Address, mapped: u64, file: BorrowedFd<'_>, how: MapFlags) -> Re
         )
     };
     let got = got.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-    if got.expose_provenance() as Address != address {
+    if Address::from_raw(got.expose_provenance() as u64) != address {
         // A kernel that does not know NOREPLACE took the address for a hint.
-        unmap(got.addr() as Address, mapped);
+        unmap(Address::of(got), mapped);
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
     Ok(())

@@ -159,7 +159,7 @@ impl Variable {
     /// The shared copy, which the program may be writing: so it is copied before it is looked at.
     fn shared(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
-        let from = std::ptr::with_exposed_provenance::<u8>(self.shared as usize);
+        let from = std::ptr::with_exposed_provenance::<u8>(self.shared.raw() as usize);
         // SAFETY: the shared copy is `size` bytes of memory of ours, and lives as long as the variable.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         bytes
@@ -186,7 +186,7 @@ impl Variable {
         if now == self.agreed {
             return Ok(());
         }
-        let to = std::ptr::with_exposed_provenance_mut::<u8>(self.shared as usize);
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(self.shared.raw() as usize);
         // SAFETY: as in `shared`.
         unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
         self.agreed = now;

@@ -144,7 +144,7 @@ impl PhysicalMemory {
                 align,
                 address,
             },
-            link::number,
+            link::address,
         )?;
         self.reserved.lock().insert(address, size);
         Ok(address)
@@ -171,7 +171,7 @@ impl PhysicalMemory {
         memory: MemoryId,
     ) -> Result {
         let physical = self.get(memory)?;
-        let aligned = [address, size, offset]
+        let aligned = [address.raw(), size, offset]
             .iter()
             .all(|value| value.is_multiple_of(GRANULARITY));
         let fits = offset
@@ -263,7 +263,7 @@ impl PhysicalMemory {
         let found = access
             .range(..=address)
             .next_back()
-            .filter(|(start, entry)| address < *start + entry.size);
+            .filter(|(start, entry)| address < **start + entry.size);
         let mut devices = found.iter().flat_map(|(_, entry)| &entry.devices);
         devices
             .find(|(id, _)| *id == device)
@@ -273,6 +273,6 @@ impl PhysicalMemory {
     fn is_reserved(&self, address: Address, size: u64) -> bool {
         let reserved = self.reserved.lock();
         let found = reserved.range(..=address).next_back();
-        found.is_some_and(|(start, len)| address + size <= start + len)
+        found.is_some_and(|(start, len)| address + size <= *start + *len)
     }
 }

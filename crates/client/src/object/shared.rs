@@ -199,9 +199,9 @@ fn map(memory: MemoryId, size: u64, devices: Vec<u32>) -> Result<Address> {
     let reserve = Op::AddressReserve {
         size,
         align: 0,
-        address: 0,
+        address: Address::NULL,
     };
-    let address = link::ask(&reserve, link::number)?;
+    let address = link::ask(&reserve, link::address)?;
     let map = Op::MemMap {
         address,
         size,

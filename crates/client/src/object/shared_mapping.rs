@@ -100,8 +100,8 @@ fn line(text: &str) -> Option<Line<'_>> {
     let _device = next();
     let inode = next().parse().ok()?;
     Some(Line {
-        start: number(start)?,
-        end: number(end)?,
+        start: Address::from_raw(number(start)?),
+        end: Address::from_raw(number(end)?),
         shared,
         offset,
         inode,
@@ -123,8 +123,8 @@ mod tests {
     fn a_line_of_the_table_is_read() {
         let text = "7f0012340000-7f0012350000 rw-s 00003000 00:19 4711                       /dev/shm/a b (deleted)";
         let expected = Line {
-            start: 0x7f00_1234_0000,
-            end: 0x7f00_1235_0000,
+            start: Address::from_raw(0x7f00_1234_0000),
+            end: Address::from_raw(0x7f00_1235_0000),
             shared: true,
             offset: 0x3000,
             inode: 4711,
@@ -147,7 +147,7 @@ mod tests {
             )
         };
         let (own, shared) = (own.expect("mapped"), shared.expect("mapped"));
-        let address = |it: *mut std::ffi::c_void| it.addr() as Address;
+        let address = |it: *mut std::ffi::c_void| Address::of(it);
         assert!(matches!(at(address(own), PAGE as u64), Backing::Private));
         // SAFETY: the page is mapped, writable and nobody else's.
         unsafe { shared.cast::<u8>().add(2 * PAGE).write(7) };

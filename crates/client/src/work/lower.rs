@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, ExecId, HostKind, Op};
+use fermata_abi::op::{Address, Blob, ExecId, HostKind, Op};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::update::KernelChange;
 use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place};
@@ -282,11 +282,13 @@ impl Lowering<'_> {
         };
         let start = end.address + first;
         match end.place {
-            Place::Host => !self
-                .session
-                .memory
-                .holds(start, past - first, Block::is_host),
-            Place::Unified => self.session.memory.find(start).is_none(),
+            Place::Host => {
+                !self
+                    .session
+                    .memory
+                    .holds(Address::from_raw(start), past - first, Block::is_host)
+            }
+            Place::Unified => self.session.memory.find(Address::from_raw(start)).is_none(),
             Place::Device | Place::Array => false,
         }
     }
@@ -321,7 +323,7 @@ impl Lowering<'_> {
         Ok(CopyEnd {
             pitch,
             height,
-            ..CopyEnd::linear(Place::Unified, bounce.address)
+            ..CopyEnd::linear(Place::Unified, bounce.address.raw())
         })
     }
 }

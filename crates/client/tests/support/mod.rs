@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fermata_abi::op::Address;
 use fermata_abi::op::*;
 use fermata_abi::sys::driver::CUDA_ERROR_FILE_NOT_FOUND;
 use fermata_control::agent::{
@@ -411,12 +412,12 @@ impl Serving {
                 let address = device.next;
                 device.next += size.next_multiple_of(1 << 21);
                 device.memory.insert(address, vec![0; *size as usize]);
-                return (0, ReplyBody::U64(address));
+                return (0, ReplyBody::U64(address.raw()));
             }
             Op::AddressReserve { size, .. } => {
                 let address = device.next;
                 device.next += size.next_multiple_of(1 << 21);
-                return (0, ReplyBody::U64(address));
+                return (0, ReplyBody::U64(address.raw()));
             }
             Op::MemFree { address } => {
                 device.memory.remove(address).unwrap();
@@ -493,14 +494,14 @@ impl Serving {
             Op::TensorMap { tensor, of } => {
                 device.questions.push(format!("{tensor:?} {of:?}"));
                 bytes.resize(TENSOR_MAP, 0);
-                bytes[..8].copy_from_slice(&tensor.address.to_le_bytes());
+                bytes[..8].copy_from_slice(&tensor.address.raw().to_le_bytes());
                 bytes[8..16].copy_from_slice(&tensor.extent().to_le_bytes());
                 return (0, ReplyBody::Bytes(bytes));
             }
             Op::TensorMapMove { map, address } => {
                 device.questions.push(format!("move to {address:#x}"));
                 bytes.extend_from_slice(map);
-                bytes[..8].copy_from_slice(&address.to_le_bytes());
+                bytes[..8].copy_from_slice(&address.raw().to_le_bytes());
                 return (0, ReplyBody::Bytes(bytes));
             }
             Op::Link { job, .. } => {
@@ -636,7 +637,7 @@ impl Device {
                 Some((at, file)) => file.read_exact_at(&mut out, at).unwrap(),
                 None => {
                     let (start, bytes) = self.memory.range(..=address).next_back().unwrap();
-                    out.copy_from_slice(&bytes[(address - start) as usize..][..len as usize]);
+                    out.copy_from_slice(&bytes[(*address - *start) as usize..][..len as usize]);
                 }
             },
             Place::Array { .. } => panic!("no arrays here"),
@@ -651,7 +652,7 @@ impl Device {
                 Some((at, file)) => file.write_all_at(data, at).unwrap(),
                 None => {
                     let (start, bytes) = self.memory.range_mut(..=address).next_back().unwrap();
-                    bytes[(address - start) as usize..][..data.len()].copy_from_slice(data);
+                    bytes[(*address - *start) as usize..][..data.len()].copy_from_slice(data);
                 }
             },
             _ => panic!("cannot store there"),
@@ -662,8 +663,8 @@ impl Device {
         let (start, (_, file)) = self
             .regions
             .iter()
-            .find(|(start, (size, _))| (**start..*start + size).contains(&address))?;
-        Some((address - start, File::from(file.try_clone().unwrap())))
+            .find(|(start, (size, _))| (**start..**start + *size).contains(&address))?;
+        Some((address - *start, File::from(file.try_clone().unwrap())))
     }
 }
 

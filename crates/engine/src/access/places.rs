@@ -6,7 +6,7 @@ use fermata_state::Session;
 use super::{Range, Target};
 
 /// Nothing that a program can point to lies below; small numbers are rejected before any search.
-const LOWEST: Address = 1 << 16;
+const LOWEST: Address = Address::from_raw(1 << 16);
 
 /// Finds memory by address. Allocations, mappings and host regions are looked up in the session itself;
 /// variables, which it keeps by name, in an index that is made again when the session has changed.

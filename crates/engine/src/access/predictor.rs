@@ -251,9 +251,9 @@ fn analyse(image: &[u8], version: Option<u32>) -> Known {
 }
 
 /// The eight bytes of a parameter block at `offset`.
-fn value(params: &[u8], offset: usize) -> Option<u64> {
+fn value(params: &[u8], offset: usize) -> Option<Address> {
     let bytes = params.get(offset..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*bytes))
+    Some(Address::from_raw(u64::from_le_bytes(*bytes)))
 }
 
 /// What a launch with this parameter block has in the words that may be pointers to what is read.

@@ -97,20 +97,29 @@ fn end(copy: &Copy, end: &CopyEnd) -> Option<Target> {
         Some(span) => span,
         None => (end.x_bytes, end.x_bytes.saturating_add(copy.width_bytes)),
     };
-    bytes(end.address.wrapping_add(first), past - first)
+    bytes(
+        Address::from_raw(end.address.wrapping_add(first)),
+        past - first,
+    )
 }
 
 /// What a fill node touches.
 pub(super) fn fill_node(node: &MemsetNode) -> AccessSet {
     let row = node.width.saturating_mul(u64::from(node.element_size));
-    set(None, bytes(node.dst, span(node.pitch, row, node.height)))
+    set(
+        None,
+        bytes(
+            Address::from_raw(node.dst),
+            span(node.pitch, row, node.height),
+        ),
+    )
 }
 
 /// What one operation of a batch node touches.
 pub(super) fn word_node(op: &MemOp) -> AccessSet {
     match op.kind {
-        MemOpKind::Wait => set(word(op.address, op.wide), None),
-        MemOpKind::Write => set(None, word(op.address, op.wide)),
+        MemOpKind::Wait => set(word(Address::from_raw(op.address), op.wide), None),
+        MemOpKind::Write => set(None, word(Address::from_raw(op.address), op.wide)),
         MemOpKind::Barrier => AccessSet::nothing(),
     }
 }
@@ -126,14 +135,15 @@ mod tests {
     };
 
     fn exactly(start: u64, len: u64) -> [Target; 1] {
+        let start = Address::from_raw(start);
         [Target::Exactly(Range { start, len })]
     }
 
     #[test]
     fn a_pitched_copy_ends_with_the_last_row() {
         let op = Op::Copy3d {
-            to: Place::Address(0x1000),
-            from: Place::Address(0x9000),
+            to: Place::Address(Address::from_raw(0x1000)),
+            from: Place::Address(Address::from_raw(0x9000)),
             to_pitch: Pitch { row: 64, rows: 10 },
             from_pitch: Pitch { row: 32, rows: 4 },
             extent: Extent {
@@ -153,7 +163,7 @@ mod tests {
     #[test]
     fn a_fill_writes_its_rows_only() {
         let op = Op::Fill {
-            address: 8,
+            address: Address::from_raw(8),
             pitch: 100,
             element: 4,
             value: 0,
@@ -176,7 +186,7 @@ mod tests {
                 y: 0,
                 z: 0,
             },
-            from: Place::Address(0x4000),
+            from: Place::Address(Address::from_raw(0x4000)),
             len: 64,
             stream: STREAM,
             answered: false,

@@ -1,6 +1,6 @@
 //! Copies on a device, from the program's memory to a pool.
 
-use fermata_abi::op::{DEVICE_BASE, DEVICE_END};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
 use fermata_device::{Driver, DriverError, StreamHandle};
 
 use super::map::{ChunkMap, Slot, address_of};
@@ -13,7 +13,7 @@ pub(crate) fn copy_aside(
     aside: &[(usize, Slot)],
     stream: StreamHandle,
 ) -> Result<(), DriverError> {
-    let mut run: Option<(u64, u64, u64)> = None;
+    let mut run: Option<(u64, Address, u64)> = None;
     for (index, to) in aside {
         let piece = map.piece(*index);
         let (from, bytes) = (address_of(piece), piece.len as u64);
@@ -26,13 +26,13 @@ pub(crate) fn copy_aside(
             }
             _ => {
                 if let Some((to, from, len)) = run.replace((*to, from, bytes)) {
-                    driver.copy(to, from, len, stream)?;
+                    driver.copy(to, from.raw(), len, stream)?;
                 }
             }
         }
     }
     match run {
-        Some((to, from, len)) => driver.copy(to, from, len, stream),
+        Some((to, from, len)) => driver.copy(to, from.raw(), len, stream),
         None => Ok(()),
     }
 }

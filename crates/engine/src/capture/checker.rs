@@ -151,7 +151,7 @@ impl Checker {
             let buffer = inner.map.buffer_at(found.address).unwrap_or(0);
             inner.validation.add(Miss {
                 kernel: found.kernel,
-                address: found.address,
+                address: found.address.raw(),
                 bytes: found.bytes,
                 buffer,
             });

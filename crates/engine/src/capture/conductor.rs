@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
+use fermata_abi::op::Address;
 use fermata_device::Driver;
 
 use super::map::{Slot, State, device_of};
@@ -212,7 +213,7 @@ fn next(shared: &Shared, driver: &Driver) -> Option<(usize, Order)> {
         Some(slot) => {
             piece.source = Source::Device {
                 device: device_of(&piece),
-                address: slot,
+                address: Address::from_raw(slot),
             };
             inner.map.set_draining(index, slot);
         }

@@ -97,7 +97,7 @@ pub(crate) fn device_of(piece: &Piece) -> u32 {
 pub(crate) fn address_of(piece: &Piece) -> Address {
     match piece.source {
         Source::Device { address, .. } => address,
-        Source::Host { .. } | Source::Array { .. } => 0,
+        Source::Host { .. } | Source::Array { .. } => Address::NULL,
     }
 }
 
@@ -240,7 +240,7 @@ impl ChunkMap {
             if from >= to || buffer.left == 0 && !done {
                 continue;
             }
-            let offset = |address: Address| alias.offset + (address - at);
+            let offset = |address: Address| alias.offset + (address - *at);
             let (low, high) = (offset(from) / CHUNK, offset(to - 1) / CHUNK);
             for piece in low..=high.min(buffer.count as u64 - 1) {
                 let index = buffer.first + piece as usize;
@@ -454,7 +454,7 @@ mod tests {
     use fermata_abi::op::ContextId;
     use fermata_state::{Allocation, Device};
 
-    const BASE: u64 = 0x3000_0000_0000;
+    const BASE: Address = Address::from_raw(0x3000_0000_0000);
 
     fn two_buffers() -> ChunkMap {
         let device = Device {
@@ -499,7 +499,7 @@ mod tests {
         found
     }
 
-    fn exactly(start: u64, len: u64) -> Target {
+    fn exactly(start: Address, len: u64) -> Target {
         Target::Exactly(Range { start, len })
     }
 

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{ExecId, FunctionId, StreamRef, ends_context};
+use fermata_abi::op::{Address, ExecId, FunctionId, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, StreamHandle};
 use fermata_graph::{Graph, KernelNode};
@@ -206,7 +206,7 @@ impl Instrumented {
             if !alone {
                 into.stream = None;
             }
-            with_table.table = table;
+            with_table.table = table.raw();
             into.tables.insert(function, with_table);
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Instrumented {
         (stream, on): (StreamRef, StreamHandle),
         allowed: &[Range],
         in_order: bool,
-    ) -> Result<Option<(u64, bool)>, DriverError> {
+    ) -> Result<Option<(Address, bool)>, DriverError> {
         let driver = Arc::clone(&site.live.driver);
         let (all, live) = (&mut self.tables, &mut site.live);
         let tables = tables_in(all, live, stream.context, self.depth)?;

@@ -207,7 +207,7 @@ impl Instrumented {
         params.clear();
         params.extend_from_slice(launch.params);
         params.resize(instrumented.table_at, 0);
-        params.extend_from_slice(&table.to_le_bytes());
+        params.extend_from_slice(&table.raw().to_le_bytes());
         let attributes = live.launch_attributes(launch)?;
         let kernel = KernelLaunch {
             function: instrumented.function,

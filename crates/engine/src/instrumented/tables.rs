@@ -185,7 +185,7 @@ impl Tables {
         }
         // If the copy fails nobody knows what the table holds.
         table.allowed.clear();
-        driver.copy_from_slice(table.address + VARIABLE_PART, bytes, on)?;
+        driver.copy_from_slice((table.address + VARIABLE_PART).raw(), bytes, on)?;
         table.allowed.extend_from_slice(allowed);
         Ok(true)
     }
@@ -217,7 +217,7 @@ impl Tables {
         let record = self.record_address(self.tables[index].record);
         bytes[8..16].copy_from_slice(&record.to_le_bytes());
         bytes.extend_from_slice(&self.buffer);
-        driver.copy_from_slice(self.tables[index].address, &bytes, on)?;
+        driver.copy_from_slice(self.tables[index].address.raw(), &bytes, on)?;
         self.tables[index].allowed = allowed.to_vec();
         Ok(index)
     }
@@ -237,7 +237,7 @@ impl Tables {
         {
             self.early.push(report);
             self.clear_word(table.record);
-            self.driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
+            self.driver.fill(table.address.raw(), 0, 4, 0, 2, 1, on)?;
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Tables {
         let address = self.word(table.record);
         (address != 0).then(|| Report {
             function: table.function,
-            address,
+            address: Address::from_raw(address),
             bytes: self.word(table.record + 1),
         })
     }
@@ -275,11 +275,11 @@ impl Tables {
             self.clear_word(table.record);
             if self.depth == 1 {
                 let zero = self.zero.address(0);
-                self.driver.copy(table.address, zero, 8, self.aside)?;
+                self.driver.copy(table.address.raw(), zero, 8, self.aside)?;
             }
             // The next launch reports in any case. A stream that is gone has none.
             if let Ok(on) = live.stream(table.stream) {
-                self.driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
+                self.driver.fill(table.address.raw(), 0, 4, 0, 2, 1, on)?;
             }
         }
         Ok(std::mem::take(&mut self.early))
@@ -313,7 +313,7 @@ impl Tables {
         self.tables.push(Table {
             function,
             stream,
-            address: base + self.used,
+            address: Address::from_raw(base + self.used),
             room,
             record,
             allowed: Vec::new(),
@@ -347,7 +347,7 @@ impl Drop for Tables {
 
 /// Count and ranges as a table has them: sorted, joined where they touch.
 fn write_ranges(bytes: &mut Vec<u8>, allowed: &[Range]) {
-    let mut ranges: Vec<(u64, u64)> = allowed
+    let mut ranges: Vec<(Address, Address)> = allowed
         .iter()
         .filter(|range| range.len > 0)
         .map(|range| (range.start, range.start.saturating_add(range.len)))
@@ -363,8 +363,8 @@ fn write_ranges(bytes: &mut Vec<u8>, allowed: &[Range]) {
     bytes.clear();
     bytes.extend_from_slice(&(ranges.len() as u64).to_le_bytes());
     for (start, end) in ranges {
-        bytes.extend_from_slice(&start.to_le_bytes());
-        bytes.extend_from_slice(&end.to_le_bytes());
+        bytes.extend_from_slice(&start.raw().to_le_bytes());
+        bytes.extend_from_slice(&end.raw().to_le_bytes());
     }
 }
 
@@ -374,7 +374,10 @@ mod tests {
 
     #[test]
     fn ranges_are_sorted_and_joined() {
-        let range = |start, len| Range { start, len };
+        let range = |start, len| Range {
+            start: Address::from_raw(start),
+            len,
+        };
         let mut bytes = Vec::new();
         let given = [
             range(0x3000, 0x10),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::MemoryId;
+use fermata_abi::op::{Address, MemoryId};
 use fermata_abi::sys::driver as cu;
 use fermata_state::Session;
 
@@ -11,8 +11,8 @@ use crate::{EngineError, Live};
 /// Where each physical memory can be reached, and what must be undone.
 #[derive(Default)]
 pub(crate) struct Exposed {
-    pub addresses: HashMap<MemoryId, u64>,
-    temporary: Vec<(u64, u64)>,
+    pub addresses: HashMap<MemoryId, Address>,
+    temporary: Vec<(Address, u64)>,
 }
 
 impl Live {
@@ -46,7 +46,12 @@ impl Live {
         Ok(exposed)
     }
 
-    fn map_aside(&mut self, handle: MemoryId, device: u32, size: u64) -> Result<u64, EngineError> {
+    fn map_aside(
+        &mut self,
+        handle: MemoryId,
+        device: u32,
+        size: u64,
+    ) -> Result<Address, EngineError> {
         let operation = format!("reach physical memory {handle:#x}");
         let physical = self.memories.get(&handle).copied();
         let physical = physical
@@ -69,17 +74,17 @@ impl Live {
             let _ = self.space.unreserve(address);
             return Err(EngineError::driver(operation)(error));
         }
-        Ok(address)
+        Ok(Address::from_raw(address))
     }
 
     /// Undoes [`Live::expose`].
     pub(crate) fn conceal(&mut self, exposed: Exposed) -> Result<(), EngineError> {
         for (address, size) in exposed.temporary {
             self.driver
-                .unmap(address, size)
+                .unmap(address.raw(), size)
                 .map_err(EngineError::driver("undo a mapping for the transfer"))?;
             self.space
-                .unreserve(address)
+                .unreserve(address.raw())
                 .map_err(EngineError::memory("undo a mapping for the transfer"))?;
         }
         Ok(())

@@ -28,19 +28,19 @@ impl Moved {
     /// Whether an address is one inside a variable that has moved, or the one at its end.
     fn is_stale(&self, address: Address) -> bool {
         let before = self.ranges.range(..=address).next_back();
-        before.is_some_and(|(start, size)| address - start <= *size)
+        before.is_some_and(|(start, size)| address - *start <= *size)
     }
 
     /// The first address of a moved variable that stands in `bytes`.
     pub fn mentioned(&self, bytes: &[u8]) -> Option<Address> {
         let (first, _) = self.ranges.first_key_value()?;
         let (last, size) = self.ranges.last_key_value()?;
-        let within = *first..=last + size;
+        let within = *first..=*last + *size;
         let words = bytes
             .as_chunks::<8>()
             .0
             .iter()
-            .map(|word| u64::from_le_bytes(*word));
+            .map(|word| Address::from_raw(u64::from_le_bytes(*word)));
         words
             .filter(|word| within.contains(word))
             .find(|word| self.is_stale(*word))
@@ -55,8 +55,8 @@ mod tests {
     fn a_stored_address_is_found() {
         let mut moved = Moved::default();
         assert_eq!(moved.mentioned(&[0; 64]), None);
-        moved.insert(0x7000, 16);
-        moved.insert(0x8000, 4);
+        moved.insert(Address::from_raw(0x7000), 16);
+        moved.insert(Address::from_raw(0x8000), 4);
         for (address, found) in [
             (0x7000, true),
             (0x700f, true),
@@ -67,7 +67,10 @@ mod tests {
         ] {
             let mut bytes = vec![0xff; 64];
             bytes[32..40].copy_from_slice(&u64::to_le_bytes(address));
-            assert_eq!(moved.mentioned(&bytes), found.then_some(address));
+            assert_eq!(
+                moved.mentioned(&bytes),
+                found.then_some(Address::from_raw(address))
+            );
         }
     }
 }

@@ -15,11 +15,11 @@ impl Live {
     /// # Errors
     /// It is not there, or what the driver says.
     pub fn export_allocation(&self, address: Address) -> Result<(u64, u64, OwnedFd), EngineError> {
-        let backing = self.space.backing(address);
+        let backing = self.space.backing(address.raw());
         let (at, len, memory) = backing.ok_or_else(missing)?;
         let descriptor = self.driver.export_memory(memory);
         let descriptor = descriptor.map_err(EngineError::driver("export memory"))?;
-        Ok((len, address - at, descriptor))
+        Ok((len, (address - at).raw(), descriptor))
     }
 
     /// Bytes of physical memory that the program has made, and a descriptor of it.

@@ -22,7 +22,7 @@ impl Live {
             .map_err(EngineError::driver("give the device's memory back"))?;
         let mut outcome = Ok(());
         for (address, mapping) in session.mappings.iter() {
-            outcome = outcome.and(self.driver.unmap(address, mapping.size));
+            outcome = outcome.and(self.driver.unmap(address.raw(), mapping.size));
         }
         for memory in std::mem::take(&mut self.memories).into_values() {
             outcome = outcome.and(self.driver.release_memory(memory));

@@ -84,7 +84,7 @@ impl Engines {
             | Source::Host {
                 region: address, ..
             } => {
-                let started = self.engine(piece)?.start(address, buffer, piece.len);
+                let started = self.engine(piece)?.start(address.raw(), buffer, piece.len);
                 started.map_err(EngineError::driver(format!(
                     "copy {} bytes at {address:#x}",
                     piece.len
@@ -139,7 +139,7 @@ impl Engines {
         let filled = self
             .reach
             .driver
-            .fill(address, 0, 1, 0, piece.len as u64, 1, legacy);
+            .fill(address.raw(), 0, 1, 0, piece.len as u64, 1, legacy);
         filled.map_err(EngineError::driver(format!(
             "clear {} bytes at {address:#x}",
             piece.len

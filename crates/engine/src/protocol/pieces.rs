@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::{ArrayId, MemoryId};
+use fermata_abi::op::{Address, ArrayId, MemoryId};
 use fermata_state::{BufferOwner, Session};
 
 use crate::{CHUNK, EngineError};
@@ -11,9 +11,9 @@ use crate::{CHUNK, EngineError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// At a device address, of a device.
-    Device { device: u32, address: u64 },
+    Device { device: u32, address: Address },
     /// In a host region, at an offset.
-    Host { region: u64, offset: u64 },
+    Host { region: Address, offset: u64 },
     /// In an array: rows of `width` bytes from row `y` of slice `z`.
     Array {
         array: ArrayId,
@@ -45,7 +45,7 @@ impl Piece {
     /// It is no plain device memory.
     pub(crate) fn device_address(&self) -> Result<u64, EngineError> {
         match self.source {
-            Source::Device { address, .. } => Ok(address),
+            Source::Device { address, .. } => Ok(address.raw()),
             Source::Host { .. } | Source::Array { .. } => Err(EngineError::Internal(format!(
                 "buffer {} is no plain device memory",
                 self.buffer
@@ -74,7 +74,7 @@ fn linear(pieces: &mut Vec<Piece>, buffer: u64, bytes: u64, source: impl Fn(u64)
 /// An array whose rows do not fit a chunk.
 pub(crate) fn pieces(
     session: &Session,
-    memories: &HashMap<MemoryId, u64>,
+    memories: &HashMap<MemoryId, Address>,
 ) -> Result<Vec<Piece>, EngineError> {
     let mut pieces = Vec::new();
     for buffer in session.buffers() {
@@ -84,7 +84,7 @@ pub(crate) fn pieces(
                 let device = session.allocations.get(*address)?.device;
                 linear(&mut pieces, number, bytes, |offset| Source::Device {
                     device,
-                    address: address + offset,
+                    address: *address + offset,
                 });
             }
             BufferOwner::Memory(handle) => {
@@ -96,7 +96,7 @@ pub(crate) fn pieces(
                 };
                 linear(&mut pieces, number, bytes, |offset| Source::Device {
                     device,
-                    address: address + offset,
+                    address: *address + offset,
                 });
             }
             BufferOwner::Variable { module, name } => {

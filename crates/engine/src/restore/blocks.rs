@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use fermata_abi::op::Address;
 use fermata_device::layout::{LARGE, PAGE};
 use fermata_graph::{Graph, NodeKind};
 use fermata_state::{Session, Shared};
@@ -19,26 +20,26 @@ use crate::access::{AccessSet, Range, Target};
 use crate::protocol::{Piece, Source};
 
 /// The start of the block that holds an allocation of `size` bytes at `address`.
-pub(super) fn block_of(address: u64, size: u64) -> u64 {
+pub(super) fn block_of(address: Address, size: u64) -> Address {
     if size >= LARGE {
         address
     } else {
-        address / PAGE * PAGE
+        address.align_down(PAGE)
     }
 }
 
 /// Where a piece of a block goes.
-pub(super) fn address_of(piece: &Piece) -> u64 {
+pub(super) fn address_of(piece: &Piece) -> Address {
     match piece.source {
         Source::Device { address, .. } => address,
         Source::Host { region, offset } => region + offset,
-        Source::Array { .. } => 0,
+        Source::Array { .. } => Address::NULL,
     }
 }
 
 /// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory, bound references among them: a driver
 /// makes neither of memory that is not there. And those of shared allocations: other processes use them without asking.
-pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
+pub(super) fn touched(session: &Session) -> BTreeSet<Address> {
     let mut found = BTreeSet::new();
     for (_, executable) in session.executables.iter() {
         collect(&executable.graph, &mut found);
@@ -53,14 +54,18 @@ pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
     found
 }
 
-fn collect(graph: &Graph, found: &mut BTreeSet<u64>) {
+fn collect(graph: &Graph, found: &mut BTreeSet<Address>) {
     for (_, node) in graph.nodes() {
         match &node.kind {
-            NodeKind::Memcpy(copy) => found.extend([copy.src.address, copy.dst.address]),
-            NodeKind::Memset(fill) => {
-                found.insert(fill.dst);
+            NodeKind::Memcpy(copy) => {
+                found.extend([copy.src.address, copy.dst.address].map(Address::from_raw))
             }
-            NodeKind::BatchMemOp(ops) => found.extend(ops.iter().map(|op| op.address)),
+            NodeKind::Memset(fill) => {
+                found.insert(Address::from_raw(fill.dst));
+            }
+            NodeKind::BatchMemOp(ops) => {
+                found.extend(ops.iter().map(|op| Address::from_raw(op.address)))
+            }
             NodeKind::ChildGraph(inner) => collect(inner, found),
             _ => {}
         }
@@ -71,7 +76,7 @@ fn collect(graph: &Graph, found: &mut BTreeSet<u64>) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
     /// Address of the first page.
-    pub at: u64,
+    pub at: Address,
     /// Bytes, whole pages.
     pub len: u64,
     /// Their device.
@@ -84,7 +89,7 @@ pub(super) struct Block {
 
 impl Block {
     /// A block nothing is known of yet.
-    pub fn new(at: u64, len: u64, device: u32) -> Self {
+    pub fn new(at: Address, len: u64, device: u32) -> Self {
         Self {
             at,
             len,
@@ -98,7 +103,7 @@ impl Block {
 /// The late blocks of a session, by address.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    by_address: BTreeMap<u64, usize>,
+    by_address: BTreeMap<Address, usize>,
     blocks: Vec<Block>,
 }
 
@@ -120,18 +125,18 @@ impl Blocks {
     }
 
     /// The block that contains `address`.
-    pub fn containing(&self, address: u64) -> Option<usize> {
+    pub fn containing(&self, address: Address) -> Option<usize> {
         let (at, index) = self.by_address.range(..=address).next_back()?;
-        (address - at < self.blocks[*index].len).then_some(*index)
+        (address - *at < self.blocks[*index].len).then_some(*index)
     }
 
     /// The block that starts at `address`.
-    pub fn starting(&self, address: u64) -> Option<usize> {
+    pub fn starting(&self, address: Address) -> Option<usize> {
         self.by_address.get(&address).copied()
     }
 
     /// Blocks that share a byte with `start .. start + len`.
-    pub fn within(&self, start: u64, len: u64) -> impl Iterator<Item = usize> {
+    pub fn within(&self, start: Address, len: u64) -> impl Iterator<Item = usize> {
         let first = self.containing(start);
         let end = start.saturating_add(len);
         let further = self
@@ -157,8 +162,8 @@ impl Blocks {
 
     /// All addresses but those of the blocks that are `absent`, by address.
     pub fn all_but(&self, absent: impl Fn(usize) -> bool) -> Vec<Range> {
-        let (mut ranges, mut start) = (Vec::new(), 0);
-        for (at, index) in self.by_address.iter().filter(|(_, index)| absent(**index)) {
+        let (mut ranges, mut start) = (Vec::new(), Address::NULL);
+        for (&at, index) in self.by_address.iter().filter(|(_, index)| absent(**index)) {
             ranges.push(Range {
                 start,
                 len: at - start,
@@ -167,21 +172,21 @@ impl Blocks {
         }
         ranges.push(Range {
             start,
-            len: u64::MAX - start,
+            len: u64::MAX - start.raw(),
         });
         ranges.retain(|range| range.len > 0);
         ranges
     }
 
     /// The number of the buffer that has the byte at `address`, and where it begins.
-    pub fn buffer_at(&self, address: u64) -> Option<(u64, u64)> {
+    pub fn buffer_at(&self, address: Address) -> Option<(u64, Address)> {
         let block = &self.blocks[self.containing(address)?];
         let pieces = || {
             let stored = block.stored.iter().map(|(piece, _)| piece);
             stored.chain(&block.zero)
         };
         let has = |it: &&Piece| {
-            let offset = address.checked_sub(address_of(it));
+            let offset = address.checked_since(address_of(it));
             offset.is_some_and(|offset| offset < it.len as u64)
         };
         let buffer = pieces().find(has)?.buffer;
@@ -232,10 +237,14 @@ impl Blocks {
 mod tests {
     use super::*;
 
+    fn page(number: u64) -> Address {
+        Address::from_raw(number * PAGE)
+    }
+
     fn blocks() -> Blocks {
         let mut blocks = Blocks::default();
         for at in [10, 11, 20] {
-            blocks.insert(Block::new(at * PAGE, PAGE, 0));
+            blocks.insert(Block::new(page(at), PAGE, 0));
         }
         blocks
     }
@@ -244,20 +253,20 @@ mod tests {
     fn ranges_name_every_block_they_share_a_byte_with() {
         let blocks = blocks();
         let within = |start, len| blocks.within(start, len).collect::<Vec<_>>();
-        assert_eq!(within(10 * PAGE, 1), [0]);
-        assert_eq!(within(10 * PAGE + 5, PAGE), [0, 1]);
-        assert!(within(9 * PAGE, PAGE).is_empty());
-        assert_eq!(within(9 * PAGE, PAGE + 1), [0]);
-        assert_eq!(within(0, u64::MAX), [0, 1, 2]);
-        assert!(within(12 * PAGE, 8 * PAGE).is_empty());
-        assert_eq!(within(20 * PAGE, 0), [2]);
+        assert_eq!(within(page(10), 1), [0]);
+        assert_eq!(within(page(10) + 5, PAGE), [0, 1]);
+        assert!(within(page(9), PAGE).is_empty());
+        assert_eq!(within(page(9), PAGE + 1), [0]);
+        assert_eq!(within(Address::NULL, u64::MAX), [0, 1, 2]);
+        assert!(within(page(12), 8 * PAGE).is_empty());
+        assert_eq!(within(page(20), 0), [2]);
     }
 
     #[test]
     fn what_is_absent_is_left_out_of_all_addresses() {
         let blocks = blocks();
         let range = |start: u64, end: u64| Range {
-            start,
+            start: Address::from_raw(start),
             len: end - start,
         };
         assert_eq!(blocks.all_but(|_| false), [range(0, u64::MAX)]);
@@ -271,10 +280,10 @@ mod tests {
     #[test]
     fn an_address_between_blocks_is_in_none() {
         let blocks = blocks();
-        assert_eq!(blocks.containing(12 * PAGE - 1), Some(1));
-        assert_eq!(blocks.containing(12 * PAGE), None);
-        assert_eq!(blocks.starting(11 * PAGE), Some(1));
-        assert_eq!(blocks.starting(11 * PAGE + 1), None);
+        assert_eq!(blocks.containing(page(12) - 1), Some(1));
+        assert_eq!(blocks.containing(page(12)), None);
+        assert_eq!(blocks.starting(page(11)), Some(1));
+        assert_eq!(blocks.starting(page(11) + 1), None);
     }
 
     #[test]
@@ -289,15 +298,15 @@ mod tests {
         let chunks = HashMap::from([((1, 0), (16, id))]);
         let mut blocks = blocks();
         let plan = vec![
-            piece(1, 10 * PAGE),
-            piece(2, 11 * PAGE + 512),
-            piece(3, 30 * PAGE),
+            piece(1, page(10)),
+            piece(2, page(11) + 512),
+            piece(3, page(30)),
         ];
         let rest = blocks.claim(plan, &chunks).expect("whole pieces");
         assert_eq!(rest.iter().map(|it| it.buffer).collect::<Vec<_>>(), [3]);
         assert_eq!(blocks.all()[0].stored.len(), 1);
         assert_eq!(blocks.all()[1].zero.len(), 1);
-        let crossing = vec![piece(4, 12 * PAGE - 8)];
+        let crossing = vec![piece(4, page(12) - 8)];
         assert!(blocks.claim(crossing, &chunks).is_err());
     }
 }

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fermata_abi::op::Address;
 use fermata_device::{Direction, HostMapping, InFlight};
 use fermata_state::ImageBytes;
 use fermata_store::{Store, WriteOptions, moments};
@@ -236,7 +237,7 @@ impl Sink {
     /// As [`Sink::take`].
     pub fn take_host(
         &mut self,
-        hosts: &BTreeMap<u64, HostMapping>,
+        hosts: &BTreeMap<Address, HostMapping>,
         pieces: &[Piece],
         read: &(dyn Fn(&Piece) + Sync),
     ) -> Result<(), EngineError> {
@@ -280,7 +281,10 @@ impl Sink {
             for (offset, len) in stored::parts(image.bytes().len()) {
                 let offset = offset as u64;
                 // The bytes come with the job, so where they are from is never asked.
-                let source = Source::Host { region: 0, offset };
+                let source = Source::Host {
+                    region: Address::NULL,
+                    offset,
+                };
                 let piece = Piece {
                     buffer: *buffer,
                     offset,
@@ -379,7 +383,7 @@ fn prepare(live: &mut Live, plan: &[Piece]) -> Result<(), EngineError> {
 /// The bytes of a host piece in memory of ours; `None` if the save has failed elsewhere.
 fn host_bytes(
     flow: &Arc<Flow>,
-    hosts: &BTreeMap<u64, HostMapping>,
+    hosts: &BTreeMap<Address, HostMapping>,
     piece: &Piece,
 ) -> Result<Option<Content>, EngineError> {
     let Source::Host { region, offset } = piece.source else {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use fermata_abi::op::{ContextId, FunctionId, Launch, ModuleId, Op, Raw, StreamId, StreamRef};
+use fermata_abi::op::{
+    Address, ContextId, FunctionId, Launch, ModuleId, Op, Raw, StreamId, StreamRef,
+};
 use fermata_device::{Driver, Grid, KernelLaunch};
 use fermata_engine::{Live, LiveContext, LiveFunction, Site};
 use fermata_state::{Allocation, Context, Device, Function, ImageBytes, Session};
@@ -129,7 +131,7 @@ impl Bench {
         let loaded = live.modules[&module];
         let (address, size) = live.driver.variable(loaded, name).unwrap();
         session
-            .add_variable(module, name, address, size, true)
+            .add_variable(module, name, Address::from_raw(address), size, true)
             .unwrap();
         address
     }
@@ -146,7 +148,10 @@ impl Bench {
             size,
             buffer,
         };
-        session.allocations.insert(address, record).unwrap();
+        session
+            .allocations
+            .insert(Address::from_raw(address), record)
+            .unwrap();
         self.write(address, &vec![0; size as usize]);
         address
     }

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{copy, memory, memset, pointer, pool, stream, vmm};
+use fermata_softgpu::api::{memory, memset, pointer, stream, vmm};
 
 use crate::common::{Context, check, cuda};
 

@@ -144,7 +144,7 @@ impl Server {
         self.events.drain(&live.driver, context);
         let mut freed = Ok(());
         for (address, _) in removed.allocations {
-            freed = freed.and(live.space.free(&live.driver, address).map(drop));
+            freed = freed.and(live.space.free(&live.driver, address.raw()).map(drop));
         }
         for stream in removed.streams {
             if let Some(found) = live.streams.remove(&stream) {

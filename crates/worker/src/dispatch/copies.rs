@@ -47,14 +47,14 @@ impl Server {
             }
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy_from_slice(*to, bytes, handle)?;
+            live.driver.copy_from_slice(to.raw(), bytes, handle)?;
             self.note_bytes(*to, bytes);
             return self.issued(stream, answered, ticket);
         }
         if let (Place::Address(to), Place::Address(from)) = (to, from) {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy(*to, *from, len, handle)?;
+            live.driver.copy(to.raw(), from.raw(), len, handle)?;
             self.note_copy(*to, *from, len);
             return self.issued(stream, answered, ticket);
         }
@@ -171,7 +171,7 @@ impl Server {
         let needed =
             || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
         Ok(match place {
-            Place::Address(address) => side(Endpoint::Address(*address)),
+            Place::Address(address) => side(Endpoint::Address(address.raw())),
             Place::Array { array, x, y, z } => {
                 let endpoint = Endpoint::Array(self.site.live.array(*array)?);
                 CopySide {

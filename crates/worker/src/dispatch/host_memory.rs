@@ -69,7 +69,7 @@ impl Server {
         };
         let driver = &self.site.live.driver;
         let mut mapping =
-            HostMapping::map_part(fd, sent.offset, address, size).map_err(unmappable)?;
+            HostMapping::map_part(fd, sent.offset, address.raw(), size).map_err(unmappable)?;
         if let Err(error) = mapping.register(driver) {
             mapping.unregister(driver)?;
             return Err(error.into());

@@ -23,7 +23,7 @@ impl Server {
             return Err(OpError::invalid("an allocation of no bytes"));
         }
         match self.try_allocate(context, size) {
-            Ok(address) => Ok(Reaction::Answer(ReplyBody::U64(address))),
+            Ok(address) => Ok(Reaction::Answer(ReplyBody::U64(address.raw()))),
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.is_freeing() => {
                 let (context_of, then) = (Some(context), Then::Allocate { context, size });
                 self.after(&[], context_of, false, then, ticket)
@@ -36,7 +36,7 @@ impl Server {
             }
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
                 let address = self.allocate(context, size)?;
-                Ok(Reaction::Answer(ReplyBody::U64(address)))
+                Ok(Reaction::Answer(ReplyBody::U64(address.raw())))
             }
             Err(error) => Err(error),
         }
@@ -68,7 +68,7 @@ impl Server {
         let session = &mut self.site.session;
         let buffer = session.number_buffer();
         session.allocations.insert(
-            address,
+            Address::from_raw(address),
             Allocation {
                 context,
                 device,
@@ -76,7 +76,7 @@ impl Server {
                 buffer,
             },
         )?;
-        Ok(address)
+        Ok(Address::from_raw(address))
     }
 
     pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
@@ -105,7 +105,7 @@ impl Server {
         }
         let live = &mut self.site.live;
         live.enter_any()?;
-        live.space.free(&live.driver, address)?;
+        live.space.free(&live.driver, address.raw())?;
         Ok(())
     }
 
@@ -113,11 +113,11 @@ impl Server {
         if size == 0 {
             return Err(OpError::invalid("a reservation of no bytes"));
         }
-        let address = self.site.live.space.reserve(size, align, address)?;
+        let address = self.site.live.space.reserve(size, align, address.raw())?;
         self.site
             .session
             .reservations
-            .insert(address, Reservation { size })?;
+            .insert(Address::from_raw(address), Reservation { size })?;
         Ok(Reaction::Answer(ReplyBody::U64(address)))
     }
 
@@ -135,7 +135,7 @@ impl Server {
                 "the reservation at {address:#x} has mappings"
             )));
         }
-        self.site.live.space.unreserve(address)?;
+        self.site.live.space.unreserve(address.raw())?;
         self.site.session.reservations.remove(address)?;
         DONE
     }
@@ -232,7 +232,7 @@ impl Server {
             .memories
             .get(&memory)
             .ok_or_else(|| OpError::invalid("the memory is gone"))?;
-        live.driver.map(address, size, offset, handle)?;
+        live.driver.map(address.raw(), size, offset, handle)?;
         self.site.session.mappings.insert(
             address,
             Mapping {
@@ -258,7 +258,9 @@ impl Server {
             .filter(|(start, _)| (address..end).contains(start));
         let found: Vec<(Address, u64)> = inside.map(|(start, it)| (start, it.size)).collect();
         let covered: u64 = found.iter().map(|(_, size)| size).sum();
-        let last = found.last().map_or(0, |(start, size)| start + size);
+        let last = found
+            .last()
+            .map_or(Address::NULL, |(start, size)| *start + *size);
         if found.is_empty() || covered != size || last != end {
             return Err(OpError::invalid(format!(
                 "{size} bytes at {address:#x} are not whole mappings"
@@ -269,7 +271,7 @@ impl Server {
 
     pub(super) fn mem_unmap(&mut self, address: Address, size: u64) -> Step {
         for (start, size) in self.mappings_within(address, size)? {
-            self.site.live.driver.unmap(start, size)?;
+            self.site.live.driver.unmap(start.raw(), size)?;
             let memory = self.site.session.remove_mapping(start)?.memory;
             self.site.session.pointers.forget(start, size);
             if !self.site.session.memories.contains(memory) {
@@ -300,7 +302,7 @@ impl Server {
             self.site
                 .live
                 .driver
-                .set_access(start, size, access, devices)?;
+                .set_access(start.raw(), size, access, devices)?;
             let mapping = self.site.session.mappings.get_mut(start)?;
             for device in devices {
                 mapping.access.insert(*device, access);

@@ -205,8 +205,15 @@ impl Server {
             } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver
-                    .fill(*address, *pitch, *element, *value, *width, *height, handle)?;
+                live.driver.fill(
+                    address.raw(),
+                    *pitch,
+                    *element,
+                    *value,
+                    *width,
+                    *height,
+                    handle,
+                )?;
                 if *height == 1 {
                     let bytes = width.saturating_mul(u64::from(*element));
                     self.site.session.pointers.forget(*address, bytes);
@@ -284,7 +291,7 @@ impl Server {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
                 live.driver
-                    .write_value(handle, *address, *value, *flags, *wide)?;
+                    .write_value(handle, address.raw(), *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
             Op::WaitValue {
@@ -297,7 +304,7 @@ impl Server {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
                 live.driver
-                    .wait_value(handle, *address, *value, *flags, *wide)?;
+                    .wait_value(handle, address.raw(), *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
 

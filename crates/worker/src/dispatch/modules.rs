@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fermata_abi::op::{
-    Blob, ContextId, FunctionId, FunctionInfo, ImageRef, LinkJob, ModuleId, ModuleInfo, ReplyBody,
+    Address, Blob, ContextId, FunctionId, FunctionInfo, ImageRef, LinkJob, ModuleId, ModuleInfo,
+    ReplyBody,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_device::{MemoryKind, ModuleHandle};
@@ -174,7 +175,7 @@ impl Server {
         let managed = lies == Some(MemoryKind::Managed);
         self.site
             .session
-            .add_variable(module, name, address, size, true)?;
+            .add_variable(module, name, Address::from_raw(address), size, true)?;
         let address = self
             .site
             .session
@@ -182,9 +183,9 @@ impl Server {
             .get(module)?
             .variables
             .get(name)
-            .map_or(address, |it| it.address);
+            .map_or(address, |it| it.address.raw());
         Ok(Reaction::Answer(ReplyBody::Variable {
-            address,
+            address: Address::from_raw(address),
             size,
             managed,
         }))

@@ -37,7 +37,7 @@ impl Server {
         let read = |len: u64| {
             let (start, mapping) = inside?;
             let mut bytes = vec![0; len as usize];
-            mapping.read(from - start, &mut bytes);
+            mapping.read(from - *start, &mut bytes);
             Some(bytes)
         };
         match table(len, read) {

@@ -171,8 +171,8 @@ impl Server {
     /// Nothing uses memory of another process any more.
     pub(crate) fn unmap_closed(&mut self, gone: Unmapping) -> Result<(), OpError> {
         let live = &mut self.site.live;
-        live.driver.unmap(gone.address, gone.size)?;
-        live.space.unreserve(gone.address)?;
+        live.driver.unmap(gone.address.raw(), gone.size)?;
+        live.space.unreserve(gone.address.raw())?;
         match gone.memory {
             Some(memory) => Ok(live.driver.release_memory(memory)?),
             None => Ok(()),

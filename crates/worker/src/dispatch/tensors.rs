@@ -27,7 +27,7 @@ impl Server {
         let map: [u8; TENSOR_MAP] = map
             .try_into()
             .map_err(|_| OpError::invalid(format!("a tensor map of {} bytes", map.len())))?;
-        let descriptor = self.site.live.driver.move_tensor_map(&map, address)?;
+        let descriptor = self.site.live.driver.move_tensor_map(&map, address.raw())?;
         let known = self.site.session.tensor_maps.find(&map);
         self.made(
             descriptor,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fermata_abi::op::Address;
 use fermata_control::trace::Buffer;
 use fermata_engine::access::Range;
 
@@ -46,7 +47,13 @@ impl Heat {
         let column = (time / self.width) as usize;
         let full = self.rows.len() >= ROWS && !self.rows.contains_key(&buffer);
         let (buffer, kind) = if full {
-            (Range { start: 0, len: 0 }, "others")
+            (
+                Range {
+                    start: Address::NULL,
+                    len: 0,
+                },
+                "others",
+            )
         } else {
             (buffer, kind)
         };
@@ -87,7 +94,7 @@ impl Heat {
             .iter()
             .map(|(range, row)| Buffer {
                 kind: row.kind.to_owned(),
-                address: range.start,
+                address: range.start.raw(),
                 bytes: range.len,
                 reads: row.reads.clone(),
                 writes: row.writes.clone(),
@@ -106,7 +113,7 @@ mod tests {
     fn counts_stay_when_columns_are_joined() {
         let mut heat = Heat::new();
         let buffer = Range {
-            start: 0x1000,
+            start: Address::from_raw(0x1000),
             len: 64,
         };
         for n in 0..1000 {
@@ -124,7 +131,7 @@ mod tests {
         let mut heat = Heat::new();
         for n in 0..2 * ROWS as u64 {
             let buffer = Range {
-                start: n * 64,
+                start: Address::from_raw(n * 64),
                 len: 64,
             };
             heat.add(buffer, "allocation", 0.0, true);

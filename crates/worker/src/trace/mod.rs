@@ -36,7 +36,7 @@ pub(crate) fn is_on() -> bool {
 }
 
 const EVERYTHING: Range = Range {
-    start: 0,
+    start: Address::NULL,
     len: u64::MAX,
 };
 
@@ -286,7 +286,7 @@ impl Recorder {
                 kernel.mispredicted += 1;
                 kernel
                     .first_miss
-                    .get_or_insert((found.address, found.bytes));
+                    .get_or_insert((found.address.raw(), found.bytes));
                 if kernel.complete == kernel.launches {
                     kernel.wrongly_complete += 1;
                 }

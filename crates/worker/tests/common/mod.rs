@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Blob, ContextId, FunctionId, FunctionInfo, HostKind, ImageRef, Launch, ModuleId, Op, Place,
-    ReplyBody, StreamId, StreamRef, ToProgram,
+    Address, Blob, ContextId, FunctionId, FunctionInfo, HostKind, ImageRef, Launch, ModuleId, Op,
+    Place, ReplyBody, StreamId, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
 use fermata_control::worker::{
@@ -300,7 +300,7 @@ impl Worker {
 }
 
 /// What a worker sends when it begins to serve.
-fn regions(side: &Side) -> Vec<(u64, u64, OwnedFd)> {
+fn regions(side: &Side) -> Vec<(Address, u64, OwnedFd)> {
     let mut regions = Vec::new();
     loop {
         match side
@@ -439,7 +439,7 @@ impl HostView {
 pub struct Program {
     pub producer: Producer,
     pub side: Arc<Side>,
-    pub regions: Vec<(u64, u64, OwnedFd)>,
+    pub regions: Vec<(Address, u64, OwnedFd)>,
     /// Host callbacks that tests have waited for.
     callbacks: AtomicU32,
 }
@@ -469,7 +469,7 @@ impl Program {
             ReplyBody::None => Answer::None,
             ReplyBody::U64(it) => Answer::U64(it),
             ReplyBody::Pair(a, b) => Answer::Pair(a, b),
-            ReplyBody::Variable { address, size, .. } => Answer::Pair(address, size),
+            ReplyBody::Variable { address, size, .. } => Answer::Pair(address.raw(), size),
             ReplyBody::F32(it) => Answer::F32(it),
             ReplyBody::Bytes(it) => Answer::Bytes(it.to_vec()),
             ReplyBody::Devices(it) => Answer::Devices(it.len()),
@@ -526,10 +526,16 @@ impl Program {
         let fd = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, size).unwrap();
         self.side
-            .send_region(&FromProgram::Region { address, size }, fd.as_fd())
+            .send_region(
+                &FromProgram::Region {
+                    address: Address::from_raw(address),
+                    size,
+                },
+                fd.as_fd(),
+            )
             .unwrap();
         let map = Op::HostMap {
-            address,
+            address: Address::from_raw(address),
             size,
             kind: HostKind::Pinned,
             flags: 0,
@@ -561,7 +567,10 @@ impl Program {
     }
 
     pub fn write(&self, address: u64, bytes: &[u8]) {
-        let (to, from) = (Place::Address(address), Place::Blob(Blob::Inline(bytes)));
+        let (to, from) = (
+            Place::Address(Address::from_raw(address)),
+            Place::Blob(Blob::Inline(bytes)),
+        );
         let copy = Op::Copy {
             to,
             from,
@@ -574,7 +583,10 @@ impl Program {
 
     pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
         let room = vec![0; len];
-        let (to, from) = (Place::Blob(Blob::Inline(&room)), Place::Address(address));
+        let (to, from) = (
+            Place::Blob(Blob::Inline(&room)),
+            Place::Address(Address::from_raw(address)),
+        );
         match self.ask(&Op::Copy {
             to,
             from,

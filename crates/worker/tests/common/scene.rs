@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Blob, ContextId, ExecId, FunctionId, ImageRef, Launch, ModuleId, Op, StreamRef,
+    Address, Blob, ContextId, ExecId, FunctionId, ImageRef, Launch, ModuleId, Op, StreamRef,
 };
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
@@ -96,7 +96,7 @@ impl Scene {
     pub fn fill(&self, program: &Program, base: u32) {
         for (value, address) in (base..).zip(&self.buffers) {
             let fill = Op::Fill {
-                address: *address,
+                address: Address::from_raw(*address),
                 pitch: 0,
                 element: 4,
                 value,

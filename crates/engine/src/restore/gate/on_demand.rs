@@ -108,7 +108,7 @@ impl OnDemand {
         self.news = news;
         for (index, memory) in self.schedule.arrivals() {
             let block = &self.blocks.all()[index];
-            site.live.space.adopt(block.at, block.len, memory);
+            site.live.space.adopt(block.at.raw(), block.len, memory);
         }
     }
 

@@ -165,14 +165,14 @@ impl CheckedLaunches {
             let place = |found: Violation| Miss {
                 buffer: self.blocks.buffer_at(found.address).map_or(0, |it| it.0),
                 kernel: found.kernel,
-                address: found.address,
+                address: found.address.raw(),
                 bytes: found.bytes,
             };
             caught.extend(reports.into_iter().flatten().map(place));
         }
-        let known: Vec<(String, u64)> = caught
+        let known: Vec<(String, Address)> = caught
             .iter()
-            .map(|it| (it.kernel.clone(), self.start(it.address)))
+            .map(|it| (it.kernel.clone(), self.start(Address::from_raw(it.address))))
             .collect();
         self.recorder.mis_speculated(&known);
     }

@@ -22,6 +22,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use fermata_abi::op::Address;
 use fermata_store::image::PROFILE;
 use fermata_store::read_limited;
 
@@ -39,12 +40,12 @@ const MOST_PLACES: usize = 256;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Addresses of blocks, first used first.
-    pub order: Vec<u64>,
+    pub order: Vec<Address>,
     /// Kernels whose mis-speculations cannot be listed; all data is present before one of them runs.
     pub unpredictable: Vec<String>,
     /// Kernels that have mis-speculated, with an address in each buffer outside their access set: these are present
     /// before one of them runs.
-    pub mis_speculations: BTreeMap<String, Vec<u64>>,
+    pub mis_speculations: BTreeMap<String, Vec<Address>>,
 }
 
 impl Profile {
@@ -80,8 +81,8 @@ impl Profile {
     }
 
     /// This restore's order of first use, followed by what it has not used in the order known before.
-    pub fn improve(&mut self, used: &[u64]) {
-        let fresh: std::collections::HashSet<u64> = used.iter().copied().collect();
+    pub fn improve(&mut self, used: &[Address]) {
+        let fresh: std::collections::HashSet<Address> = used.iter().copied().collect();
         let old = std::mem::take(&mut self.order);
         self.order = used.to_vec();
         self.order
@@ -98,7 +99,7 @@ impl Profile {
     }
 
     /// A kernel has mis-speculated: it has touched `address`. True if that was not known.
-    pub fn add_mis_speculation(&mut self, kernel: &str, address: u64) -> bool {
+    pub fn add_mis_speculation(&mut self, kernel: &str, address: Address) -> bool {
         if self.unpredictable.iter().any(|it| it == kernel) {
             return false;
         }
@@ -125,7 +126,7 @@ impl Profile {
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend((self.order.len() as u32).to_le_bytes());
         for address in &self.order {
-            bytes.extend(address.to_le_bytes());
+            bytes.extend(address.raw().to_le_bytes());
         }
         bytes.extend((self.unpredictable.len() as u32).to_le_bytes());
         for name in &self.unpredictable {
@@ -136,7 +137,7 @@ impl Profile {
             put_name(&mut bytes, name);
             bytes.extend((places.len() as u32).to_le_bytes());
             for address in places {
-                bytes.extend(address.to_le_bytes());
+                bytes.extend(address.raw().to_le_bytes());
             }
         }
         let hash = blake3::hash(&bytes);
@@ -184,12 +185,17 @@ fn name(rest: &mut &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-fn addresses(rest: &mut &[u8]) -> Option<Vec<u64>> {
+fn addresses(rest: &mut &[u8]) -> Option<Vec<Address>> {
     let count = number(rest)? as usize;
     let (bytes, further) = rest.split_at_checked(count.checked_mul(8)?)?;
     *rest = further;
     let words = bytes.as_chunks::<8>().0;
-    Some(words.iter().map(|it| u64::from_le_bytes(*it)).collect())
+    Some(
+        words
+            .iter()
+            .map(|it| Address::from_raw(u64::from_le_bytes(*it)))
+            .collect(),
+    )
 }
 
 fn number(rest: &mut &[u8]) -> Option<u32> {
@@ -204,9 +210,12 @@ mod tests {
 
     fn some() -> Profile {
         Profile {
-            order: vec![0x3000, 0x1000, 0x2000],
+            order: [0x3000, 0x1000, 0x2000].map(Address::from_raw).to_vec(),
             unpredictable: vec!["chase".to_owned()],
-            mis_speculations: BTreeMap::from([("spread".to_owned(), vec![0x2000, 0x3004])]),
+            mis_speculations: BTreeMap::from([(
+                "spread".to_owned(),
+                [0x2000, 0x3004].map(Address::from_raw).to_vec(),
+            )]),
         }
     }
 
@@ -222,7 +231,7 @@ mod tests {
         let read = Profile::decode(&bytes).expect("it is whole");
         assert_eq!(
             (read.order, read.unpredictable),
-            (vec![0x7000], some().unpredictable)
+            (vec![Address::from_raw(0x7000)], some().unpredictable)
         );
         assert!(read.mis_speculations.is_empty());
     }
@@ -231,12 +240,14 @@ mod tests {
     fn a_kernel_that_mis_speculates_everywhere_waits_for_everything() {
         let mut profile = some();
         assert!(
-            !profile.add_mis_speculation("chase", 1),
+            !profile.add_mis_speculation("chase", Address::from_raw(1)),
             "it waits for everything"
         );
-        assert!(profile.add_mis_speculation("wide", 0) && !profile.add_mis_speculation("wide", 0));
+        for first in [true, false] {
+            assert_eq!(profile.add_mis_speculation("wide", Address::NULL), first);
+        }
         for address in 1..=MOST_PLACES as u64 {
-            assert!(profile.add_mis_speculation("wide", address));
+            assert!(profile.add_mis_speculation("wide", Address::from_raw(address)));
         }
         assert_eq!(profile.unpredictable, ["chase", "wide"]);
         assert_eq!(profile.mis_speculations, some().mis_speculations);
@@ -266,8 +277,11 @@ mod tests {
     #[test]
     fn a_later_restore_improves_what_it_has_seen() {
         let mut profile = some();
-        profile.improve(&[0x2000, 0x4000]);
-        assert_eq!(profile.order, [0x2000, 0x4000, 0x3000, 0x1000]);
+        profile.improve(&[0x2000, 0x4000].map(Address::from_raw));
+        assert_eq!(
+            profile.order,
+            [0x2000, 0x4000, 0x3000, 0x1000].map(Address::from_raw)
+        );
         profile.add_unpredictable(["chase".to_owned(), "walk".to_owned()]);
         assert_eq!(profile.unpredictable, ["chase", "walk"]);
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
+use fermata_abi::op::Address;
 use parking_lot::Mutex;
 
 use crate::restore::learning::profile::Profile;
@@ -10,8 +11,8 @@ use crate::restore::learning::profile::Profile;
 #[derive(Debug, Default)]
 struct Recorded {
     profile: Profile,
-    used: Vec<u64>,
-    seen: HashSet<u64>,
+    used: Vec<Address>,
+    seen: HashSet<Address>,
     /// Kernels with an open access set, launched while data was coming.
     suspects: BTreeSet<String>,
     /// All kernels launched meanwhile.
@@ -44,7 +45,7 @@ impl Recorder {
     }
 
     /// The program uses the blocks at these addresses.
-    pub fn used(&self, blocks: impl Iterator<Item = u64>) {
+    pub fn used(&self, blocks: impl Iterator<Item = Address>) {
         let mut recorded = self.recorded.lock();
         for at in blocks {
             if recorded.seen.insert(at) {
@@ -78,7 +79,7 @@ impl Recorder {
     }
 
     /// An address in each buffer that this kernel has touched outside its access set.
-    pub fn mis_speculations(&self, kernel: &str) -> Vec<u64> {
+    pub fn mis_speculations(&self, kernel: &str) -> Vec<Address> {
         let recorded = self.recorded.lock();
         recorded
             .profile
@@ -94,7 +95,7 @@ impl Recorder {
     }
 
     /// A kernel was seen to touch this address outside its access set, and no harm was done. True if that was not known.
-    pub fn seen(&self, kernel: &str, address: u64) -> bool {
+    pub fn seen(&self, kernel: &str, address: Address) -> bool {
         let news = self
             .recorded
             .lock()
@@ -108,7 +109,7 @@ impl Recorder {
 
     /// A kernel has touched absent data: one of those that were `caught`, with the address, or if there is none,
     /// any that may have done so. The profile is stored at once.
-    pub fn mis_speculated(&self, caught: &[(String, u64)]) {
+    pub fn mis_speculated(&self, caught: &[(String, Address)]) {
         let mut recorded = self.recorded.lock();
         let Recorded {
             profile,
@@ -156,11 +157,11 @@ mod tests {
         let recorder = Recorder::new(folder.path(), Profile::default());
         assert!(!recorder.launched("fill", true));
         assert!(!recorder.launched("gemm", false));
-        recorder.used([7, 5, 7].into_iter());
+        recorder.used([7, 5, 7].map(Address::from_raw).into_iter());
         recorder.mis_speculated(&[]);
         let profile = Profile::load(folder.path());
         assert_eq!(profile.unpredictable, ["gemm"]);
-        assert_eq!(profile.order, [7, 5]);
+        assert_eq!(profile.order, [7, 5].map(Address::from_raw));
         let again = Recorder::new(folder.path(), profile);
         assert!(again.launched("gemm", false) && !again.launched("fill", true));
         again.mis_speculated(&[]);
@@ -176,7 +177,7 @@ mod tests {
             recorder.launched(kernel, kernel == "spread");
         }
         recorder.unchecked("sort");
-        let caught = [("spread".to_owned(), 0x7000)];
+        let caught = [("spread".to_owned(), Address::from_raw(0x7000))];
         recorder.mis_speculated(&caught);
         // A second thread that notices the fault reports the same.
         recorder.mis_speculated(&caught);
@@ -188,10 +189,14 @@ mod tests {
         );
         let again = Recorder::new(folder.path(), profile);
         assert!(!again.launched("spread", true));
-        assert_eq!(again.mis_speculations("spread"), [0x7000]);
-        assert!(again.seen("spread", 0x9000) && !again.seen("spread", 0x9000));
-        assert_eq!(again.mis_speculations("spread"), [0x7000, 0x9000]);
-        again.mis_speculated(&[("spread".to_owned(), 0xb000)]);
+        assert_eq!(
+            again.mis_speculations("spread"),
+            [Address::from_raw(0x7000)]
+        );
+        let touched = [0x7000, 0x9000].map(Address::from_raw);
+        assert!(again.seen("spread", touched[1]) && !again.seen("spread", touched[1]));
+        assert_eq!(again.mis_speculations("spread"), touched);
+        again.mis_speculated(&[("spread".to_owned(), Address::from_raw(0xb000))]);
         let last = Recorder::new(folder.path(), Profile::load(folder.path()));
         assert!(last.launched("spread", true));
     }

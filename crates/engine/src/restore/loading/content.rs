@@ -121,7 +121,8 @@ fn straight(
     let (mut direct, mut rest) = (Vec::new(), Vec::new());
     let mut flying: VecDeque<(Piece, InFlight)> = VecDeque::new();
     for (piece, id) in stored {
-        let plain = matches!(piece.source, Source::Device { address, .. } if address % 16 == 0);
+        let plain =
+            matches!(piece.source, Source::Device { address, .. } if address.is_multiple_of(16));
         let span = match plain && live.moved.is_empty() {
             true => {
                 let at = reader.locate(&id)?;

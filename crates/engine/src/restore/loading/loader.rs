@@ -130,7 +130,7 @@ impl Loader {
             };
             blocks.iter().map(place).collect()
         } else {
-            blocks.iter().map(|it| it.at).collect()
+            blocks.iter().map(|it| it.at.raw()).collect()
         };
         std::thread::scope(|scope| {
             let read = || self.end_on_error(self.read());
@@ -305,7 +305,7 @@ impl Loader {
             self.times.first.get_or_init(Instant::now);
             let block = &self.blocks.all()[item.run.block];
             let (piece, _) = &block.stored[item.run.first];
-            let to = window[item.run.block] + address_of(piece) - block.at;
+            let to = window[item.run.block] + (address_of(piece) - block.at);
             if current != Some(block.device) {
                 self.driver
                     .set_current(self.context(block.device)?)
@@ -449,7 +449,7 @@ impl Loader {
             }
         };
         for piece in &block.zero {
-            let to = at + address_of(piece) - block.at;
+            let to = at + (address_of(piece) - block.at);
             driver
                 .fill(to, 0, 1, 0, piece.len as u64, 1, stream)
                 .map_err(EngineError::driver(operation()))?;
@@ -470,7 +470,8 @@ impl Loader {
             .map_or(&itself[..], |it| it);
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         self.driver.unmap(window, block.len)?;
-        self.driver.map(block.at, block.len, 0, memory)?;
-        self.driver.set_access(block.at, block.len, access, devices)
+        self.driver.map(block.at.raw(), block.len, 0, memory)?;
+        self.driver
+            .set_access(block.at.raw(), block.len, access, devices)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fermata_abi::op::Address;
 use fermata_terms::PrefetchOrder;
 
 use crate::restore::blocks::Blocks;
@@ -18,7 +19,7 @@ pub(in crate::restore) fn in_order(
         order.sort_by_key(|index| blocks.all()[*index].at);
         return order;
     }
-    let place: HashMap<u64, usize> = profile
+    let place: HashMap<Address, usize> = profile
         .order
         .iter()
         .enumerate()
@@ -43,10 +44,10 @@ mod tests {
     fn blocks_used_before_come_first_and_the_worst_order_is_that_reversed() {
         let mut blocks = Blocks::default();
         for at in [300, 100, 200] {
-            blocks.insert(Block::new(at, 10, 0));
+            blocks.insert(Block::new(Address::from_raw(at), 10, 0));
         }
         let profile = Profile {
-            order: vec![200, 999, 300],
+            order: [200, 999, 300].map(Address::from_raw).to_vec(),
             ..Profile::default()
         };
         assert_eq!(

@@ -113,7 +113,8 @@ impl Verifier {
             by_device.entry(device).or_default().extend(pieces);
         }
         let stored = |(index, piece): (usize, usize)| &blocks[index].stored[piece];
-        let place = |at: (usize, usize)| window[at.0] + address_of(&stored(at).0) - blocks[at.0].at;
+        let place =
+            |at: (usize, usize)| window[at.0] + (address_of(&stored(at).0) - blocks[at.0].at);
         for (device, unseen) in by_device.into_iter().filter(|it| !it.1.is_empty()) {
             let hasher = self.hashers.get(&device).and_then(OnceLock::get);
             let nobody = || EngineError::Internal("nobody hashes what has verifier".into());
@@ -164,6 +165,7 @@ impl Verifier {
 
 #[cfg(test)]
 mod tests {
+    use fermata_abi::op::Address;
     use fermata_abi::sys::driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     use fermata_device::StreamHandle;
     use fermata_device::layout::PAGE;
@@ -202,11 +204,14 @@ mod tests {
         let store = Store::open(folder.path(), true).expect("a store");
         let writer = store.begin().expect("a writer");
         let halves = [vec![3u8; HALF], vec![5u8; HALF]];
-        let mut block = Block::new(AT, BYTES, 0);
+        let mut block = Block::new(Address::from_raw(AT), BYTES, 0);
         for (address, bytes) in [AT, AT + HALF as u64].into_iter().zip(&halves) {
             let id = ChunkId::of(bytes);
             writer.put(&id, bytes).expect("put");
-            let source = Source::Device { device: 0, address };
+            let source = Source::Device {
+                device: 0,
+                address: Address::from_raw(address),
+            };
             let piece = Piece {
                 buffer: AT,
                 offset: address - AT,

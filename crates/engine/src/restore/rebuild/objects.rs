@@ -1,6 +1,6 @@
 //! Making a session's objects again: each kind after those it refers to.
 
-use fermata_abi::op::{ContextId, HostKind};
+use fermata_abi::op::{Address, ContextId, HostKind};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
@@ -107,6 +107,7 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
             let (address, size) = found.map_err(EngineError::driver(format!(
                 "find variable `{name}` of module {handle:#x}"
             )))?;
+            let address = Address::from_raw(address);
             if size != variable.size {
                 let why = format!(
                     "variable `{name}` has {size} bytes and had {}",
@@ -199,7 +200,7 @@ fn allocations(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         live.enter(allocation.context)
             .map_err(EngineError::driver(&*operation))?;
         live.space
-            .allocate_at(&live.driver, address, allocation.size)
+            .allocate_at(&live.driver, address.raw(), allocation.size)
             .map_err(EngineError::memory(operation))?;
     }
     Ok(())
@@ -210,7 +211,7 @@ fn late_allocations(
     live: &mut Live,
     late: &mut Blocks,
 ) -> Result<(), EngineError> {
-    let touched: BTreeSet<u64> = blocks::touched(session)
+    let touched: BTreeSet<Address> = blocks::touched(session)
         .into_iter()
         .filter_map(|address| {
             let (start, it) = session.allocations.at_or_below(address)?;
@@ -224,13 +225,13 @@ fn late_allocations(
             live.enter(allocation.context)
                 .map_err(EngineError::driver(&*operation))?;
             live.space
-                .allocate_at(&live.driver, address, size)
+                .allocate_at(&live.driver, address.raw(), size)
                 .map_err(EngineError::memory(operation))?;
             continue;
         }
-        let placed = live.space.place_late(address, size);
+        let placed = live.space.place_late(address.raw(), size);
         if let Some((at, len)) = placed.map_err(EngineError::memory(operation))? {
-            late.insert(Block::new(at, len, allocation.device));
+            late.insert(Block::new(Address::from_raw(at), len, allocation.device));
         }
     }
     Ok(())
@@ -240,7 +241,7 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
     for (address, reservation) in session.reservations.iter() {
         let operation = format!("reserve {} bytes at {address:#x}", reservation.size);
         live.space
-            .reserve_at(address, reservation.size)
+            .reserve_at(address.raw(), reservation.size)
             .map_err(EngineError::memory(operation))?;
     }
     for (handle, memory) in session.own_memories() {
@@ -279,12 +280,12 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
             .ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no memory")))?;
         let mapped = live
             .driver
-            .map(address, mapping.size, mapping.offset, memory);
+            .map(address.raw(), mapping.size, mapping.offset, memory);
         mapped.map_err(EngineError::driver(&*operation))?;
         for (device, access) in &mapping.access {
             let set = live
                 .driver
-                .set_access(address, mapping.size, *access, &[*device]);
+                .set_access(address.raw(), mapping.size, *access, &[*device]);
             set.map_err(EngineError::driver(&*operation))?;
         }
     }
@@ -299,7 +300,7 @@ fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         }
         let size = region.size;
         let mut mapping =
-            HostMapping::create(address, size).map_err(|source| EngineError::HostRegion {
+            HostMapping::create(address.raw(), size).map_err(|source| EngineError::HostRegion {
                 address,
                 size,
                 source,

@@ -4,7 +4,7 @@
 //! A driver counts its objects up. So objects are made until one has the number that is wanted; those before it
 //! stand where objects stood that the program has destroyed, and go when all are there.
 
-use fermata_abi::op::TextureId;
+use fermata_abi::op::{Address, TextureId};
 use fermata_device::DriverError;
 use fermata_state::{Session, TextureKey};
 
@@ -73,7 +73,7 @@ fn reach(
 }
 
 /// Whether memory of the session is at an address.
-pub(super) fn lives(session: &Session, address: u64) -> bool {
+pub(super) fn lives(session: &Session, address: Address) -> bool {
     let mapped = session.mappings.at_or_below(address);
     let shared = session.host_regions.at_or_below(address);
     let mut variables = session

@@ -369,6 +369,39 @@ fn until_let_go() {
     std::io::stdin().read_to_string(&mut nothing).unwrap();
 }
 
+#[test]
+#[ignore = "a program for its stage"]
+fn ends_as_soon_as_it_runs() {
+    context();
+    alloc(64);
+    until_let_go();
+    // SAFETY: it ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+/// What lets a program go on must not take its end for an end before that.
+#[test]
+fn a_program_that_ends_as_soon_as_it_runs_has_gone_on() {
+    for detached in [false, true] {
+        for _ in 0..10 {
+            let mut stage = Stage::start("ends_as_soon_as_it_runs");
+            stage.wait_for_allocation();
+            let quiesced = stage.quiesce();
+            assert!(matches!(quiesced, FromAgent::Quiesced { .. }));
+            if detached {
+                stage.detach();
+            }
+            drop(stage.program.stdin.take());
+            if detached {
+                stage.reattach();
+            } else {
+                assert_eq!(stage.order(&ToAgent::Resume), FromAgent::Resumed);
+            }
+            assert!(stage.finish());
+        }
+    }
+}
+
 /// Threads in loops, asleep, waiting for each other, and in calls; shared memory of two kinds.
 #[test]
 #[ignore = "a program for its stage"]

@@ -60,7 +60,7 @@ pub enum FromAgent {
     Detached,
     /// Everything shared is mapped again; the threads wait for Resume.
     Mapped,
-    /// Threads run again.
+    /// The threads run from now on. It is said just before they do: the program may end as soon as it runs.
     Resumed,
     /// The first message on a connection to a daemon that has taken an ended one's place: the program is
     /// attached to its worker and runs. It is not answered; a daemon that does not know the session closes the

@@ -189,8 +189,7 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
             Ok(Next::Detached)
         }
         Ok(_) => {
-            gate::open();
-            control.send(&FromAgent::Resumed, &[])?;
+            go_on(control)?;
             Ok(Next::Serve)
         }
         Err(error) => {
@@ -275,10 +274,17 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
     if let Ok(link) = link::current() {
         link.producer.announce();
     }
-    gate::open();
     // A daemon that has ended meanwhile is noticed when it is listened to: the program runs.
-    let _ = control.send(&FromAgent::Resumed, &[]);
+    let _ = go_on(&control);
     Ok(control)
+}
+
+/// Lets the threads run and says so. It is said first: a program may end as soon as it runs, and whoever lets it go on must be
+/// able to tell that from one that ended before.
+fn go_on(control: &Control) -> Result<(), ControlError> {
+    let said = control.send(&FromAgent::Resumed, &[]);
+    gate::open();
+    said
 }
 
 /// A connection to the daemon that has taken the last one's place, if there is one.

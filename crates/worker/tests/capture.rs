@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::hold::COPIES;
 use common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
@@ -345,7 +347,10 @@ fn a_program_does_not_wait_for_storage() {
         let synced = program.ask(&Op::StreamSync { stream: LEGACY });
         assert_eq!(synced, Answer::None);
         let looked = scene.look(0);
+        let begun = Instant::now();
         assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
+        // Nor is what is given up taken to its end: a chunk takes this storage days, and a step may take two minutes.
+        assert!(begun.elapsed() < Duration::from_secs(60));
         scene.worker.detach(program);
         if matches!(looked, FromWorker::Capturing { done, .. } if done > STAGED * CHUNK) {
             return;

@@ -81,7 +81,8 @@ pub(super) fn conclude(
         validation,
         launched,
     } = verdict;
-    let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
+    let ahead = |sink: Sink, overtaken: Option<&BTreeSet<u64>>| {
+        sink.wish().go_on();
         let named: BTreeSet<u64> = validation.misses.iter().map(|miss| miss.buffer).collect();
         let buffers = overtaken.into_iter().flatten().copied();
         Ahead {

@@ -161,7 +161,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     let mut tools = Tools {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
         validation: Validation::default(),
-        hurry: sink.hurry(),
+        wish: sink.wish(),
         sink,
         pools: Vec::new(),
     };

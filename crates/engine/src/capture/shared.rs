@@ -15,6 +15,7 @@ use super::map::{ChunkMap, Mark};
 use super::pool::{DevicePool, of_device};
 use super::purpose::Purpose;
 use crate::EngineError;
+use crate::sink::Wish;
 use fermata_terms::{Stall, Validation};
 
 /// A point in a stream of ours, after copies aside.
@@ -51,7 +52,7 @@ pub(crate) struct Inner {
     /// The serving thread waits for a piece.
     pressed: bool,
     /// The same for the sink, which then does not wait for storage.
-    hurry: Arc<AtomicBool>,
+    wish: Arc<Wish>,
     /// When the last piece that it had waited for was there, or it went on.
     pub relieved: Option<Instant>,
     /// Passes over what was written meanwhile, and the bytes of the last.
@@ -96,7 +97,7 @@ impl Shared {
         map: ChunkMap,
         pools: Vec<DevicePool>,
         validation: Validation,
-        hurry: Arc<AtomicBool>,
+        wish: Arc<Wish>,
     ) -> Self {
         let last_pass = map.left().bytes;
         let inner = Inner {
@@ -113,7 +114,7 @@ impl Shared {
             launched: HashMap::new(),
             closed: false,
             pressed: false,
-            hurry,
+            wish,
             relieved: None,
             passes: 1,
             last_pass,
@@ -211,7 +212,10 @@ impl Shared {
 
     /// The attempt is given up; the first reason is the one that is told.
     pub(crate) fn give_up(&self, why: EngineError) {
-        self.inner.lock().failure.get_or_insert(why);
+        let mut inner = self.inner.lock();
+        inner.failure.get_or_insert(why);
+        inner.wish.give_up();
+        drop(inner);
         self.changed.notify_all();
     }
 
@@ -263,7 +267,7 @@ impl Inner {
     /// The serving thread waits for a piece from now on, or does not.
     pub(crate) fn press(&mut self, pressed: bool) {
         self.pressed = pressed;
-        self.hurry.store(pressed, Ordering::Release);
+        self.wish.hurry(pressed);
     }
 
     /// A launch could not be checked; the first reason is told.

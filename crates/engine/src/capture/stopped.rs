@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fermata_device::StreamHandle;
@@ -155,9 +154,9 @@ fn aside_all(
         copy_aside(&site.live.driver, &map, aside, StreamHandle::LEGACY).map_err(failed())?;
     }
     // Host memory is read meanwhile.
-    tools.hurry.store(true, Ordering::Release);
+    tools.wish.hurry(true);
     take_unwatched(site, &mut tools.sink, plan)?;
-    tools.hurry.store(false, Ordering::Release);
+    tools.wish.hurry(false);
     for (device, aside) in aside {
         site.live.forget_current();
         site.live
@@ -201,7 +200,7 @@ fn known_all(
         steps.add("hash", from, device_bytes(plan));
     }
     let from = Instant::now();
-    tools.hurry.store(true, Ordering::Release);
+    tools.wish.hurry(true);
     take_unwatched(site, &mut tools.sink, plan)?;
     let of_variables = variable_buffers(site);
     let small = plan
@@ -233,7 +232,7 @@ fn known_all(
         watched.push((*piece, digest, !at_once));
     }
     tools.sink.take(&mut now.into_iter(), &mut |_| {})?;
-    tools.hurry.store(false, Ordering::Release);
+    tools.wish.hurry(false);
     steps.add("copy", from, 0);
     Ok(ChunkMap::new(&site.session, &watched))
 }

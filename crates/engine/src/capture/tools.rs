@@ -1,12 +1,11 @@
 //! What a capture works with, from its preparation to the thread that copies.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use fermata_terms::{Validation, Way};
 
 use super::pool::DevicePool;
-use crate::sink::Sink;
+use crate::sink::{Sink, Wish};
 
 /// See the module.
 pub(super) struct Tools {
@@ -16,8 +15,8 @@ pub(super) struct Tools {
     pub(super) validation: Validation,
     /// Where copies go.
     pub(super) sink: Sink,
-    /// Set while the program waits for what the sink takes.
-    pub(super) hurry: Arc<AtomicBool>,
+    /// Whether the program waits for what the sink takes.
+    pub(super) wish: Arc<Wish>,
     /// Memory set aside on the devices.
     pub(super) pools: Vec<DevicePool>,
 }

@@ -138,7 +138,7 @@ fn take(
     let mut sink = match ahead {
         Some(Ahead { mut sink, .. }) => {
             // Somebody has asked for a short stop.
-            sink.hurry().store(true, Ordering::Release);
+            sink.wish().hurry(true);
             sink.renew(live, plan)?;
             sink
         }

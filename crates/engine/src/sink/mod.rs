@@ -32,11 +32,12 @@ mod behind;
 mod order;
 mod pace;
 mod reservoir;
+mod wish;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::Address;
@@ -46,6 +47,7 @@ use fermata_store::{Store, WriteOptions, moments};
 
 pub(crate) use behind::{Behind, Saved};
 pub(crate) use order::{Chunks, Order};
+pub(crate) use wish::Wish;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
@@ -121,10 +123,9 @@ impl Sink {
         self.copied
     }
 
-    /// Set while the program waits for what is being taken: then it does not wait for storage, as long as there is
-    /// host memory for what storage has not taken yet.
-    pub fn hurry(&self) -> Arc<AtomicBool> {
-        Arc::clone(self.team.flow.hurry())
+    /// What other threads wish of it.
+    pub fn wish(&self) -> Arc<Wish> {
+        Arc::clone(self.team.flow.wish())
     }
 
     /// The program runs from now on: helpers leave the cores to it.
@@ -132,7 +133,8 @@ impl Sink {
         self.team.flow.stand_back();
     }
 
-    /// Saves device and array pieces; see the module. Returns when all their bytes have been read.
+    /// Saves device and array pieces; see the module. Returns when all their bytes have been read, or it is given up
+    /// ([`Wish::give_up`]).
     ///
     /// # Errors
     /// A copy or a write failed, here or in an earlier call; the sink can only be dropped then.
@@ -156,7 +158,7 @@ impl Sink {
         read: &mut dyn FnMut(&Piece),
     ) -> Result<(), EngineError> {
         for order in orders {
-            if self.team.flow.failed() {
+            if self.has_ended() {
                 return Ok(());
             }
             let job = Job::new(order, self.team.flow.turn());
@@ -167,6 +169,11 @@ impl Sink {
             self.start(job, read)?;
         }
         self.land_all(read)
+    }
+
+    /// Nothing more is to be taken.
+    fn has_ended(&self) -> bool {
+        self.team.flow.failed() || self.team.flow.wish().is_given_up()
     }
 
     fn start(&mut self, mut job: Job, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
@@ -187,6 +194,9 @@ impl Sink {
         }
         let until = Instant::now() + STEP_LIMIT;
         let buffer = loop {
+            if self.has_ended() {
+                return Ok(());
+            }
             if let Some(buffer) = self.engines.pool()?.try_take() {
                 break buffer;
             }

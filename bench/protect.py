@@ -1,0 +1,143 @@
+"""A program under `fermata protect` that is made to fail again and again: does it end with the right bytes, and what did it cost?
+
+    bench/protect.py REPORT.json [--minutes 60] [--failures 30] [--device gpu|soft] [--seed 1]
+
+`heat2d` runs for about MINUTES, were nothing to happen to it. Its process, its worker or the daemon is killed FAILURES times in all,
+at random moments, exponentially distributed; on the software GPU the device is lost as well, whenever a worker lives twice as long
+as the mean time between two of these. `protect` takes images at the interval that it finds (`--every auto`). The report has every
+event, and: whether the digest is that of a run that went through; seconds of work that were done twice, beside half an interval for
+each failure, which is what the model expects (PhoenixOS, appendix A.1); seconds in restarts and lost to images.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+
+from measure import FERMATA, TREE, Daemon, facts, wait_for
+
+# Steps between two lines of the program, each of which is followed by a pause of a second.
+EVERY = 20
+NAME = "heat"
+
+
+class Protection:
+    """`fermata protect` at work, and what it has told."""
+
+    def __init__(self, daemon, work, expected):
+        self.path = work / "events.jsonl"
+        self.errors = open(work / "errors", "w")
+        words = [FERMATA, "--json", "protect", NAME, "--between-failures", str(expected)]
+        self.process = subprocess.Popen(words, env=daemon.env, stdout=open(self.path, "w"), stderr=self.errors)
+
+    def events(self, kind=None):
+        # The last line may be in the middle of being written.
+        lines = self.path.read_text().rpartition("\n")[0].splitlines()
+        told = [json.loads(line) for line in lines if line.startswith('{"')]
+        return [it for it in told if kind in (None, it["event"])]
+
+    def wait(self, kind, count, limit=300):
+        def there():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"protect has ended: {self.path.read_text()[-600:]}")
+            return len(self.events(kind)) >= count
+
+        wait_for(there, f"event {count} of kind `{kind}`", limit)
+
+
+def daemon_pid(daemon):
+    found = re.search(r"release \S+, process (\d+)", daemon.told("doctor"))
+    return int(found.group(1))
+
+
+def fail(daemon, protection, kind):
+    """Makes it fail in one way, and returns when it runs again."""
+    if kind == "daemon":
+        before = len(protection.events("daemon-ended"))
+        os.kill(daemon_pid(daemon), signal.SIGKILL)
+        return protection.wait("daemon-ended", before + 1)
+    before = len(protection.events("restored"))
+    session = daemon.session(NAME)
+    os.kill(session["pid" if kind == "program" else "worker_pid"], signal.SIGKILL)
+    return protection.wait("restored", before + 1)
+
+
+def summary(events, failures):
+    """What it cost, in seconds."""
+    of = lambda kind, field: [it[field] for it in events if it["event"] == kind and it.get(field) is not None]
+    expected, interval = [], None
+    for it in events:
+        if it["event"] == "failure" and it["what"] != "daemon" and interval is not None:
+            expected.append(interval / 2)
+        interval = it.get("interval", interval)
+    repeated = of("restored", "repeated_seconds")
+    return {
+        "failures": {kind: failures.count(kind) for kind in sorted(set(failures))},
+        "failures_seen": {what: of("failure", "what").count(what) for what in sorted(set(of("failure", "what")))},
+        "images": len(of("checkpoint", "image")), "lost_to_images_s": sum(of("checkpoint", "lost_seconds")),
+        "intervals_s": [min(of("checkpoint", "interval")), max(of("checkpoint", "interval"))],
+        "restored": len(repeated), "restarts_s": sum(of("restored", "seconds")),
+        "repeated_s": sum(repeated), "expected_repeated_s": sum(expected),
+        "repeated_ratio": sum(repeated) / sum(expected) if expected else None,
+    }
+
+
+def digest(text):
+    lines = [line for line in text.splitlines() if line.startswith("digest ")]
+    return lines[-1] if lines else None
+
+
+def main():
+    known = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known.add_argument("report", type=pathlib.Path)
+    known.add_argument("--minutes", type=float, default=60)
+    known.add_argument("--failures", type=int, default=30)
+    known.add_argument("--device", choices=["gpu", "soft"], default="gpu")
+    known.add_argument("--seed", type=int, default=1)
+    known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-protect"))
+    given = known.parse_args()
+    chance, gap = random.Random(given.seed), given.minutes * 60 / given.failures
+    # It goes on for a while after the last failure.
+    steps = int(EVERY * given.minutes * 60)
+    options = ["--size", "512", "--steps", str(steps)]
+    work = given.work / str(os.getpid())
+    daemon = Daemon(work, work / "images")
+    daemon.fermata("run", "--device", given.device, "--name", "straight", "--detach", "--", TREE / "programs" / "heat2d", *options)
+    wait_for(lambda: digest(daemon.told("logs", "straight")), "the digest of a run that goes through", given.minutes * 60)
+    straight = digest(daemon.told("logs", "straight"))
+    if given.device == "soft":
+        daemon.env["FERMATA_SOFTGPU_LOSE_DEVICE"] = str(int(2 * gap * EVERY))
+    daemon.fermata("run", "--device", given.device, "--name", NAME, "--detach", "--", TREE / "programs" / "heat2d", *options,
+                   "--pause-ms", "1000")
+    wait_for(lambda: "step " in daemon.told("logs", NAME), "the program's first step")
+    begun, failures = time.monotonic(), []
+    protection = Protection(daemon, work, gap)
+    try:
+        protection.wait("checkpoint", 1)
+        for _ in range(given.failures):
+            time.sleep(chance.expovariate(1 / gap))
+            # Four failures in a row without an image between them would be taken for the program's own.
+            protection.wait("checkpoint", len(protection.events("checkpoint")) + 1)
+            kind = chance.choice(["program", "worker", "daemon"])
+            fail(daemon, protection, kind)
+            failures.append(kind)
+            print(f"{time.monotonic() - begun:6.0f} s: {kind} killed, {len(failures)} of {given.failures}", flush=True)
+        wait_for(lambda: protection.process.poll() is not None, "the end", given.minutes * 60)
+        events = protection.events()
+        last = digest(daemon.told("logs", NAME))
+        report = {**facts(), "minutes": given.minutes, "steps": steps, "seconds": time.monotonic() - begun,
+                  "equal": last is not None and last == straight, **summary(events, failures), "events": events}
+        given.report.write_text(json.dumps(report, indent=1))
+        print(json.dumps({key: value for key, value in report.items() if key != "events"}, indent=1))
+    finally:
+        protection.process.kill()
+        daemon.end(NAME)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,17 +1,18 @@
 //! Versioned control messages over Unix sockets, and their client.
 //!
-//! Three conversations, each a stream of frames (little-endian `u32` length, then JSON; descriptors
+//! Conversations, each a stream of frames (little-endian `u32` length, then JSON; descriptors
 //! travel with the frame that announces them):
 //!
 //! ```text
 //!  fermata (CLI) ── user ──► fermatad ── worker ──► fermata-worker
-//!                               ▲
+//!                               ▲ ▲────────── common ────── its restores
 //!                               └────── agent ───── the library in the program
 //! ```
 //! A peer's bytes are hostile: lengths are bounded, unknown fields ignored, unknown messages refused.
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod common;
 mod credentials;
 mod error;
 pub mod foreign;
@@ -38,5 +39,5 @@ pub use frame::{Connection, MAX_FDS, MAX_FRAME};
 pub use paths::Paths;
 pub use trust::{TrustError, check_socket, private_folder};
 
-/// Version of all three conversations; the first message of each side carries it.
+/// Version of all conversations; the first message of each side carries it.
 pub const PROTOCOL: u32 = 1;

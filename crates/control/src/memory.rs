@@ -33,6 +33,12 @@ pub struct DeviceMemory {
     pub bytes: u64,
     /// What its processes use of memory that another one of them has allocated, in addition for each.
     pub shared: u64,
+    /// What of `bytes` other sessions have, too: it is on the device once.
+    #[serde(default)]
+    pub common: u64,
+    /// The session's part of that: what n sessions have counts 1/n.
+    #[serde(default)]
+    pub common_part: u64,
 }
 
 /// Memory of a session.

@@ -10,6 +10,8 @@
 //!     │ (◄──────────────────────────── Kept │)
 //!     │ Share ────────────────────────────► │  where the session's other workers are; again before a checkpoint
 //!     │ ◄─────────────────────────── Sharing│
+//!     │ (Common + socket ─────────────────► │  restore only: where data is that other workers have already)
+//!     │ (◄────────────────────────── Common │)
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
 //!     │ (◄──────────────── Progress* Loaded │)  data may come later: Restoring asks how far it is
 //!     │ Attach + ring, side socket ───────► │  serve the ring
@@ -114,6 +116,9 @@ pub enum ToWorker {
         #[serde(default)]
         ignore_places: bool,
     },
+    /// What the next Load brings behind the program may be mapped from other workers' memory. Comes with a socket to the keeper of
+    /// that, see [`crate::common`].
+    Common,
     /// How far the data is that comes while the program runs.
     Restoring,
     /// Make ready for a checkpoint behind the running program.
@@ -224,6 +229,13 @@ pub enum FromWorker {
         totals: Totals,
         /// What the time was spent on.
         steps: Vec<Step>,
+    },
+    /// Answer to Common.
+    Common,
+    /// The program has written to memory that other sessions have, too: only a rollback helps. Unasked.
+    Missed {
+        /// What the driver said.
+        reason: String,
     },
     /// Answer to Restoring.
     Restoring(Restoring),

@@ -14,6 +14,7 @@ use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 use tracing::warn;
 
+use crate::common::Commons;
 use crate::criu::Criu;
 use crate::criu::kerndat::Kerndat;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
@@ -44,6 +45,8 @@ pub struct Daemon {
     pub tier: Option<Arc<MemoryTier>>,
     /// Packs of images on a disk, kept in memory, if that is asked for.
     pub cache: Option<Arc<ImageCache>>,
+    /// Device memory that sessions have in common.
+    pub commons: Commons,
     /// Path of its log.
     pub log: PathBuf,
     /// What tells of the machine's GPUs.
@@ -75,6 +78,7 @@ impl Daemon {
             pool,
             tier,
             cache,
+            commons: Commons::from_env(),
             log,
             monitors,
             priorities: Priorities::from_env(),

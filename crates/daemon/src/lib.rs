@@ -27,6 +27,7 @@
 
 mod agent;
 mod checkpoint;
+mod common;
 pub mod criu;
 mod daemon;
 mod doctor;

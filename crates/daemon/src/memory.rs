@@ -24,10 +24,10 @@ const DESCRIBE_TIME: Duration = Duration::from_secs(2);
 pub fn of_all(daemon: &Daemon) -> Vec<SessionMemory> {
     let sessions = daemon.sessions();
     let live = sessions.iter().filter(|it| it.live());
-    live.map(of).collect()
+    live.map(|it| of(daemon, it)).collect()
 }
 
-fn of(session: &Arc<Session>) -> SessionMemory {
+fn of(daemon: &Daemon, session: &Arc<Session>) -> SessionMemory {
     let (root, workers) = {
         let inner = session.lock();
         let loading: Vec<u32> = inner.loading.iter().map(|it| it.pid).collect();
@@ -40,7 +40,15 @@ fn of(session: &Arc<Session>) -> SessionMemory {
     let mut complete = true;
     for worker in &workers {
         match described(worker) {
-            Some(totals) => add(&mut devices, worker, &totals),
+            Some(totals) => {
+                add(&mut devices, worker, &totals);
+                for (device, held) in daemon.commons.of(worker.process) {
+                    if let Some(memory) = devices.get_mut(&device) {
+                        memory.common += held.common;
+                        memory.common_part += held.part;
+                    }
+                }
+            }
             None => complete = false,
         }
     }
@@ -75,6 +83,8 @@ fn add(devices: &mut BTreeMap<String, DeviceMemory>, worker: &Worker, totals: &T
             uuid: device.uuid.clone(),
             bytes: 0,
             shared: 0,
+            common: 0,
+            common_part: 0,
         };
         let memory = devices.entry(device.uuid.clone()).or_insert_with(new);
         memory.bytes += bytes;

@@ -55,6 +55,9 @@ pub type Wire = Connection<FromWorker, ToWorker>;
 
 type Watcher = Box<dyn FnOnce(String) + Send>;
 
+/// Told when a program must start again from its image.
+type MissWatcher = Box<dyn FnOnce(String) + Send>;
+
 /// A worker.
 pub struct Worker {
     /// Its process.
@@ -105,6 +108,9 @@ struct Fate {
     lost: Option<String>,
     ending: bool,
     watcher: Option<Watcher>,
+    /// The program has written to memory that other sessions have: why it must start again.
+    missed: Option<String>,
+    miss_watcher: Option<MissWatcher>,
 }
 
 impl Worker {
@@ -254,6 +260,18 @@ impl Worker {
                 watcher(reason);
             }
             None => fate.watcher = Some(Box::new(watcher)),
+        }
+    }
+
+    /// Calls `watcher`, once, when the program has written to memory that other sessions have, too.
+    pub fn watch_misses(&self, watcher: impl FnOnce(String) + Send + 'static) {
+        let mut fate = self.life.fate.lock();
+        match fate.missed.take() {
+            Some(reason) => {
+                drop(fate);
+                watcher(reason);
+            }
+            None => fate.miss_watcher = Some(Box::new(watcher)),
         }
     }
 
@@ -424,6 +442,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Save { .. } => "Save",
         ToWorker::Finish => "Finish",
         ToWorker::Load { .. } => "Load",
+        ToWorker::Common => "Common",
         ToWorker::Restoring => "Restoring",
         ToWorker::Prepare { .. } => "Prepare",
         ToWorker::Ahead => "Ahead",
@@ -537,6 +556,16 @@ fn read(connection: &Connection<FromWorker, ToWorker>, answers: &Sender<FromWork
     let reason = loop {
         match connection.recv(Duration::from_secs(3600)) {
             Ok((FromWorker::Lost { reason }, _)) => break reason,
+            Ok((FromWorker::Missed { reason }, _)) => {
+                let mut fate = life.fate.lock();
+                match fate.miss_watcher.take() {
+                    Some(watcher) => {
+                        drop(fate);
+                        watcher(reason);
+                    }
+                    None => fate.missed = Some(reason),
+                }
+            }
             Ok((message, _)) => {
                 if answers.send(message).is_err() {
                     break "the daemon has let go of it".to_owned();
@@ -551,7 +580,10 @@ fn read(connection: &Connection<FromWorker, ToWorker>, answers: &Sender<FromWork
     fate.lost = Some(reason.clone());
     life.ended.notify_all();
     let watcher = fate.watcher.take().filter(|_| !fate.ending);
+    let misses = fate.miss_watcher.take();
     drop(fate);
+    // It keeps an image.
+    drop(misses);
     if let Some(watcher) = watcher {
         watcher(reason);
     }

@@ -13,11 +13,23 @@ use crate::layout::{
     LARGE, Layout, LayoutError, MAX_DEVICES, PAGE, Reservations, device_of, footprint,
 };
 use crate::reusable_pages::ReusablePages;
-use crate::{Driver, DriverError, MemoryError, PhysicalHandle};
+use crate::{Driver, DriverError, MemoryError, PhysicalHandle, StreamHandle};
 
 struct Backing {
     len: u64,
     memory: PhysicalHandle,
+    /// Mapped for reading alone: other processes have the same memory.
+    common: bool,
+}
+
+impl Backing {
+    /// What devices may do there (`CUmemAccess_flags`).
+    fn access(&self) -> u32 {
+        match self.common {
+            true => cu::CU_MEM_ACCESS_FLAGS_PROT_READ,
+            false => cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+    }
 }
 
 /// See the module.
@@ -49,6 +61,27 @@ fn layout_error(error: LayoutError) -> MemoryError {
             reason: "these addresses are taken or out of range",
         },
     }
+}
+
+/// Fills `memory`, of `len` bytes, with what is mapped at `at`.
+fn copy_of(
+    driver: &Driver,
+    device: u32,
+    (at, len): (u64, u64),
+    memory: PhysicalHandle,
+) -> Result<(), DriverError> {
+    let window = driver.reserve_addresses(len, PAGE, 0)?;
+    let copied = driver.map(window, len, 0, memory).and_then(|()| {
+        let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let copied = driver
+            .set_access(window, len, access, &[device])
+            .and_then(|()| driver.copy(window, at, len, StreamHandle::LEGACY))
+            .and_then(|()| driver.synchronize_stream(StreamHandle::LEGACY));
+        let unmapped = driver.unmap(window, len);
+        copied.and(unmapped)
+    });
+    let released = driver.release_addresses(window, len);
+    copied.and(released)
 }
 
 impl AddressSpace {
@@ -161,9 +194,69 @@ impl AddressSpace {
     }
 
     /// The block of pages at `at`, from [`Self::place_late`], has `memory` mapped now, reachable for all of
-    /// [`Self::reachers`].
-    pub fn adopt(&mut self, at: u64, len: u64, memory: PhysicalHandle) {
-        self.backing.insert(at, Backing { len, memory });
+    /// [`Self::reachers`]: for reading alone if it is `common`, memory that other processes have, too.
+    pub fn adopt(&mut self, at: u64, len: u64, memory: PhysicalHandle, common: bool) {
+        let backing = Backing {
+            len,
+            memory,
+            common,
+        };
+        self.backing.insert(at, backing);
+    }
+
+    /// Whether the block of pages at `at` is mapped for reading alone.
+    pub fn is_common(&self, at: u64) -> bool {
+        self.backing.get(&at).is_some_and(|it| it.common)
+    }
+
+    /// Lets the process write to the block at `at`, whose memory no other process has any more.
+    ///
+    /// # Errors
+    /// What the driver says; nothing is changed then.
+    pub fn open(&mut self, driver: &Driver, at: u64) -> Result<(), DriverError> {
+        let Some(backing) = self.backing.get_mut(&at).filter(|it| it.common) else {
+            return Ok(());
+        };
+        let len = backing.len;
+        backing.common = false;
+        let granted = self.grant(driver, at, len);
+        if granted.is_err()
+            && let Some(backing) = self.backing.get_mut(&at)
+        {
+            backing.common = true;
+        }
+        granted
+    }
+
+    /// Gives the process memory of its own for the block at `at`, with the same content, in place of what it has in common
+    /// with others. No work may use the block meanwhile. A context of its device is current.
+    ///
+    /// # Errors
+    /// What the driver says: `CUDA_ERROR_OUT_OF_MEMORY` if there is no memory for it, and nothing is changed then. After any
+    /// other refusal the block may have no memory any more.
+    pub fn make_own(&mut self, driver: &Driver, at: u64) -> Result<(), DriverError> {
+        let Some(backing) = self.backing.get(&at).filter(|it| it.common) else {
+            return Ok(());
+        };
+        let (len, shared) = (backing.len, backing.memory);
+        let device = device_of(at).unwrap_or_default();
+        let memory = self.physical(driver, device, len)?;
+        let copied = copy_of(driver, device, (at, len), memory);
+        if let Err(error) = copied {
+            driver.release_memory(memory)?;
+            return Err(error);
+        }
+        self.backing.remove(&at);
+        driver.unmap(at, len)?;
+        driver.map(at, len, 0, memory)?;
+        let backing = Backing {
+            len,
+            memory,
+            common: false,
+        };
+        self.backing.insert(at, backing);
+        self.grant(driver, at, len)?;
+        driver.release_memory(shared)
     }
 
     /// Devices that may reach the memory of `device`, itself first.
@@ -202,19 +295,19 @@ impl AddressSpace {
         self.give_back(driver, device, in_the_way)?;
         let memory = self.physical(driver, device, len)?;
         let mapped = driver.map(at, len, 0, memory).and_then(|()| {
-            self.grant(driver, device, at, len)
+            self.grant(driver, at, len)
                 .inspect_err(|_| drop(driver.unmap(at, len)))
         });
         if let Err(error) = mapped {
             driver.release_memory(memory)?;
             return Err(error);
         }
-        self.backing.insert(at, Backing { len, memory });
+        self.adopt(at, len, memory, false);
         Ok(())
     }
 
-    fn grant(&self, driver: &Driver, device: u32, at: u64, len: u64) -> Result<(), DriverError> {
-        let devices = self.reachers(device);
+    fn grant(&self, driver: &Driver, at: u64, len: u64) -> Result<(), DriverError> {
+        let devices = self.reachers(device_of(at).unwrap_or_default());
         driver.set_access(at, len, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE, &devices)
     }
 
@@ -300,12 +393,14 @@ impl AddressSpace {
         };
         let device = device_of(address).ok_or(unknown)?;
         let (size, unmap) = self.layout(device)?.remove(address).map_err(layout_error)?;
-        // A late block may never have got its memory.
-        if let Some((at, len)) = unmap
-            && self.backing.contains_key(&at)
-        {
-            let too_much = self.kept[device as usize].add(at, len);
-            self.give_back(driver, device, too_much)?;
+        // A late block may never have got its memory. What others have, too, is not kept: a later allocation would write there.
+        match unmap {
+            Some((at, _)) if self.is_common(at) => self.give_back(driver, device, vec![at])?,
+            Some((at, len)) if self.backing.contains_key(&at) => {
+                let too_much = self.kept[device as usize].add(at, len);
+                self.give_back(driver, device, too_much)?;
+            }
+            _ => {}
         }
         Ok(size)
     }
@@ -345,16 +440,15 @@ impl AddressSpace {
         if !changed {
             return Ok(());
         }
-        let access = if on {
-            cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        } else {
-            cu::CU_MEM_ACCESS_FLAGS_PROT_NONE
-        };
         for (at, backing) in self
             .backing
             .iter()
             .filter(|(at, _)| device_of(**at) == Some(device))
         {
+            let access = match on {
+                true => backing.access(),
+                false => cu::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            };
             driver.set_access(*at, backing.len, access, &[peer])?;
         }
         Ok(())

@@ -64,6 +64,13 @@ pub trait Gate: Send {
     /// freed it.
     fn holds(&self, address: Address) -> bool;
 
+    /// Whether nothing reads the memory of the allocation that starts at `address` on the gate's behalf, and nothing will before
+    /// the next operation: other memory can then be mapped in its place. With `now` the gate gives up what keeps it from that.
+    fn lets_go(&mut self, address: Address, now: bool) -> bool {
+        let _ = (address, now);
+        true
+    }
+
     /// All that the program has given its devices is done; true until the next operation comes to the gate. Work of the
     /// gate's own that can wait a little does so for this.
     fn rests(&mut self) {}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, ContextId, Op, ReplyBody, ends_context};
 use fermata_abi::sys::driver as cu;
-use fermata_engine::Passage;
+use fermata_engine::{Gate, Passage};
 use fermata_wire::{Consumer, Event};
 
 use crate::errors::OpError;
@@ -94,13 +94,17 @@ impl Server {
             _ if reports => context.and_then(|context| self.faults.fatal(context)),
             _ => None,
         };
-        let Some(reason) = fatal.map(|error| error.text.clone()) else {
+        let Some(OpError { code, text: reason }) = fatal.cloned() else {
             return false;
         };
-        self.condemned = self
-            .gate
-            .as_mut()
-            .is_some_and(|gate| gate.condemns(&reason));
+        let by_gate = |gate: &mut Box<dyn Gate>| gate.condemns(&reason);
+        self.condemned = self.gate.as_mut().is_some_and(by_gate);
+        // What a driver says of a write to memory that is mapped for reading.
+        if let (cu::CUDA_ERROR_ILLEGAL_ADDRESS | cu::CUDA_ERROR_LAUNCH_FAILED, Some(guard)) =
+            (code, &mut self.guard)
+        {
+            self.condemned = self.condemned || guard.condemns(&self.site.live, &reason);
+        }
         self.condemned
     }
 

@@ -59,6 +59,7 @@ impl Server {
             faults: self.faults,
             staging: self.staging,
             scratch: self.scratch,
+            guard: self.guard,
         };
         (held, ended)
     }
@@ -311,6 +312,12 @@ impl Server {
             self.answer(ticket, context, reports, Err(error));
             return;
         }
+        if self.guard.is_some()
+            && let Err(error) = self.pass_guard(op)
+        {
+            self.answer(ticket, context, reports, Err(error));
+            return;
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.before(&mut self.site, op);
         }
@@ -333,7 +340,8 @@ impl Server {
         reports: bool,
         outcome: Result<ReplyBody<'_>, OpError>,
     ) {
-        if self.gate.is_some() && self.is_condemned(context, reports, &outcome) {
+        let watched = self.gate.is_some() || self.guard.is_some();
+        if watched && self.is_condemned(context, reports, &outcome) {
             return;
         }
         let Some(ticket) = ticket else {

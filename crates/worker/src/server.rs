@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use fermata_abi::op::{Address, ContextId, DeviceInfo, FileId};
 use fermata_device::EventHandle;
+use fermata_engine::restore::Guard;
 use fermata_engine::{Gate, Site};
 use fermata_wire::{Consumer, Presence, Replier, Rhythm, Side, Tally, WireError};
 use parking_lot::Mutex;
@@ -56,6 +57,8 @@ pub(crate) struct Held {
     pub staging: Staging,
     /// Likewise.
     pub scratch: Scratch,
+    /// What watches memory that other sessions have, too.
+    pub guard: Option<Guard>,
 }
 
 /// The file of a region, as the program has sent it; without a descriptor where this process may open no more.
@@ -104,6 +107,8 @@ pub(crate) struct Server {
     pub printing: HashSet<ContextId>,
     /// Watches operations while a checkpoint or a restore is under way.
     pub gate: Option<Box<dyn Gate>>,
+    /// Watches operations as long as the session has device memory in common with others.
+    pub guard: Option<Guard>,
     /// Allocations that the program has freed and the gate holds.
     pub limbo: Vec<Address>,
     /// Whether the session will be rolled back: the program gets no answer any more.
@@ -134,6 +139,7 @@ impl Server {
             faults,
             staging,
             scratch,
+            guard,
         } = held;
         let printing = printing::contexts(&site);
         Self {
@@ -162,6 +168,7 @@ impl Server {
             files: HashMap::new(),
             printing,
             gate,
+            guard,
             limbo: Vec::new(),
             condemned: false,
             gone: false,

@@ -183,6 +183,13 @@ pub const SETTINGS: &[Setting] = &[
         "10",
     ),
     setting(
+        "FERMATA_COMMON_MEMORY",
+        Daemon,
+        Count(1),
+        "1: sessions restored from equal data have device memory in common until they write it, where the driver can map memory for reading; 0: each has its own",
+        "1",
+    ),
+    setting(
         "FERMATA_DEVICE_WAIT",
         Daemon,
         Count(86_400),

@@ -33,7 +33,7 @@ use crate::failure::{OrFail, Result, fail, from_control};
 use crate::phases::Phases;
 use crate::proc::ProcessId;
 use crate::session::{Detached, Session};
-use crate::worker::{STALL_TIME, Worker, unexpected};
+use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// `CUresult` for programs that cannot be served.
 pub(crate) const INITIALIZATION_ERROR: u32 = 3;
@@ -60,6 +60,23 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
     };
     match worker.request(&share, &[], SHARE_TIME, &mut |_, _| {})? {
         FromWorker::Sharing => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Tells a worker, which is about to load, by which socket it finds data that other workers have already.
+///
+/// # Errors
+/// The worker does not answer.
+pub fn share_common(worker: &Worker, socket: OwnedFd) -> Result<()> {
+    let answer = worker.request(
+        &ToWorker::Common,
+        &[socket.as_fd()],
+        STEP_TIME,
+        &mut |_, _| {},
+    )?;
+    match answer {
+        FromWorker::Common => Ok(()),
         other => Err(unexpected(&other)),
     }
 }

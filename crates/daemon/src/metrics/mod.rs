@@ -173,7 +173,8 @@ fn text(daemon: &Daemon) -> Result<String, fmt::Error> {
 }
 
 fn memory_of(registry: &mut Registry, sessions: &[SessionMemory]) {
-    let (pss, own, device, shared) = (
+    let (pss, own, device, shared, common) = (
+        Gauges::default(),
         Gauges::default(),
         Gauges::default(),
         Gauges::default(),
@@ -195,6 +196,7 @@ fn memory_of(registry: &mut Registry, sessions: &[SessionMemory]) {
             ];
             device.get_or_create(&labels).set(number(on.bytes));
             shared.get_or_create(&labels).set(number(on.shared));
+            common.get_or_create(&labels).set(number(on.common));
         }
     }
     for (name, help, gauges) in [
@@ -217,6 +219,11 @@ fn memory_of(registry: &mut Registry, sessions: &[SessionMemory]) {
             "session_device_shared",
             "Device memory that processes of a session use of one another",
             shared,
+        ),
+        (
+            "session_device_common",
+            "Device memory of a session that other sessions have, too, and that is there once",
+            common,
         ),
     ] {
         registry.register_with_unit(name, help, Unit::Bytes, gauges);

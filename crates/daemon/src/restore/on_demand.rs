@@ -60,6 +60,11 @@ fn misuse(misses: &[Miss], otherwise: String) -> String {
     )
 }
 
+/// What a program has done that has written to memory which other sessions have; the driver has said `why`.
+pub(crate) fn wrote_common(why: &str) -> String {
+    format!("it wrote to memory that other sessions have, too ({why})")
+}
+
 /// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
 /// leads to a rollback; in a session that was `resumed` it cannot.
 ///
@@ -140,6 +145,8 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
         part.arrival.misses.clone_from(&restoring.misses);
     }
     let stand = match &restoring.stand {
+        // Its data had all come.
+        Stand::Missed(why) if restoring.done == restoring.total => return Err(wrote_common(why)),
         Stand::Missed(why) => {
             let otherwise = format!("it used data that had not been loaded yet ({why})");
             return Err(misuse(&restoring.misses, otherwise));

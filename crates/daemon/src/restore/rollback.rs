@@ -23,7 +23,7 @@ use crate::helpers::namespace::work_folder;
 use crate::phases::Phases;
 use crate::proc::ProcessId;
 use crate::removal::remove_folder;
-use crate::restore::on_demand::watch;
+use crate::restore::on_demand::{watch, wrote_common};
 use crate::restore::{How, Source};
 use crate::session::{EXIT_FILE, Member, Session};
 
@@ -48,9 +48,15 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
         let pool = &source.daemon.pool;
         let refill = || pool.refill(driver.clone(), followed.variables.clone());
         refill();
-        if let Err(reason) = watched {
-            roll_back(&source, &followed, &reason);
-            refill();
+        match watched {
+            Err(reason) => {
+                roll_back(&source, &followed, &reason);
+                refill();
+            }
+            Ok(()) => {
+                source.let_go();
+                watch_common(&source, &followed);
+            }
         }
         drop(busy);
         used(&source);
@@ -69,6 +75,41 @@ fn used(source: &Source) {
     if let Some(cache) = &source.daemon.cache {
         cache.used(source.image.dir());
     }
+}
+
+/// A session with memory in common with others starts again from its image, too, when its program writes there unforeseen,
+/// however long after its data has come.
+fn watch_common(source: &Arc<Source>, session: &Arc<Session>) {
+    let workers = session.lock().workers();
+    for worker in workers {
+        let (source, session) = (Arc::clone(source), Arc::downgrade(session));
+        let missed = move |reason: String| {
+            let Some(session) = session.upgrade() else {
+                return;
+            };
+            let again = move || start_over(&source, &session, &wrote_common(&reason));
+            // Without a thread the program waits, and its worker gives it up.
+            let _ = std::thread::Builder::new()
+                .name("rollback".into())
+                .spawn(again);
+        };
+        worker.watch_misses(missed);
+    }
+}
+
+fn start_over(source: &Source, session: &Arc<Session>, reason: &str) {
+    {
+        // A checkpoint that is under way fails by itself: its worker has no context any more.
+        let _busy = session.busy.lock();
+        let mut inner = session.lock();
+        let runs = inner.state == SessionState::Running && !inner.has_ended();
+        match &mut inner.behind {
+            // As if its data were still coming.
+            Some(behind) if runs && !behind.resumed => behind.stand = ArrivalStand::Coming,
+            _ => return,
+        }
+    }
+    roll_back(source, session, reason);
 }
 
 fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
@@ -138,6 +179,7 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
     let phases = Phases::start();
     let mut silent = |_: &str, _, _| {};
     let again = clean(source, session)
+        .and_then(|()| source.hold_again())
         .and_then(|()| source.fill(session, how, &phases, &Mutex::new(&mut silent)))
         .and_then(|()| session.check_wanted());
     match again {

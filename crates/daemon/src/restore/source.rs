@@ -12,7 +12,7 @@ use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::agent::attach::{AttachmentEnds, go_on, load, offer, reattach};
+use crate::agent::attach::{AttachmentEnds, go_on, load, offer, reattach, share_common};
 use crate::criu::files::ChangedFile;
 use crate::criu::kept_logs::{self, keep_hint};
 use crate::criu::{self, Criu, RESTORE_LOG};
@@ -49,8 +49,8 @@ pub(crate) struct How {
 pub(crate) struct Source {
     pub daemon: Arc<Daemon>,
     pub image: Image,
-    /// Until all data is there the program may have to start again from it.
-    _held: Held,
+    /// Until all data is there the program may have to start again from it, and it is not removed.
+    held: Mutex<Option<Held>>,
     pub record: Record,
     places: Vec<Place>,
     store: PathBuf,
@@ -123,7 +123,7 @@ impl Source {
         Ok(Self {
             daemon: Arc::clone(daemon),
             image,
-            _held: held,
+            held: Mutex::new(Some(held)),
             store,
             driver,
             device,
@@ -138,6 +138,30 @@ impl Source {
             priority: request.priority.unwrap_or(priority),
             foreign,
         })
+    }
+
+    /// All data is there: the image may be removed.
+    pub(crate) fn let_go(&self) {
+        *self.held.lock() = None;
+    }
+
+    /// The image is needed once more, and must still be the one it was.
+    ///
+    /// # Errors
+    /// It is gone, or another one is in its place.
+    pub(crate) fn hold_again(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        if held.is_none() {
+            let image = Image::open(self.image.dir()).map_err(|e| from_store(&e))?;
+            let again = image.hold().map_err(|e| from_store(&e))?;
+            if image.manifest() != self.image.manifest() {
+                let path = self.image.dir().display();
+                let message = format!("another image is in the place of `{path}`");
+                return Err(fail(FailureKind::NotFound, message));
+            }
+            *held = Some(again);
+        }
+        Ok(())
     }
 
     /// What a session came from that another daemon has restored.
@@ -451,6 +475,11 @@ impl Source {
             check: self.check,
             ignore_places: self.ignore_places,
         };
+        if matches!(pace, Pace::Behind(_))
+            && let Some(socket) = self.daemon.commons.connect(worker.process)
+        {
+            share_common(&worker, socket).inspect_err(|_| worker.end())?;
+        }
         let mut progress = |done, total| report.lock()("device", done, total);
         load(session, &worker, &request, phases, &mut progress)?;
         Ok(worker)

@@ -46,6 +46,10 @@ pub(super) struct Plan {
     pub follows_pointers: bool,
     /// What it may do with memory that it reaches through pointers which it finds in memory.
     pub through: Through,
+    /// Whether the text says that it writes through such pointers.
+    pub writes_through_pointers: bool,
+    /// Whether there is a text.
+    pub has_text: bool,
 }
 
 /// Offset and size of each parameter.
@@ -90,6 +94,8 @@ impl Plan {
                 read: summary.opaque || summary.reads.loaded,
                 write: summary.opaque || summary.writes.loaded,
             },
+            writes_through_pointers: summary.writes.loaded,
+            has_text: true,
         }
     }
 

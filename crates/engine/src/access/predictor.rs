@@ -73,6 +73,23 @@ impl Predictor {
             .is_some_and(|plan| plan.follows_pointers)
     }
 
+    /// Whether the kernel's text says that it writes through pointers which it finds in memory.
+    pub fn writes_through_pointers(&mut self, function: FunctionId, site: &Site) -> bool {
+        let Site { session, live } = site;
+        let world = World { session, live };
+        self.plan(function, &world);
+        let plan = self.plans.get(&function);
+        plan.is_some_and(|plan| plan.writes_through_pointers)
+    }
+
+    /// Whether the kernel's text is known.
+    pub fn has_text(&mut self, function: FunctionId, site: &Site) -> bool {
+        let Site { session, live } = site;
+        let world = World { session, live };
+        self.plan(function, &world);
+        self.plans.get(&function).is_some_and(|plan| plan.has_text)
+    }
+
     /// Analyses all kernels and graphs of a session, so that no prediction has to.
     pub fn prepare(&mut self, site: &Site) {
         let Site { session, live } = site;

@@ -395,6 +395,17 @@ impl ChunkMap {
             .is_some_and(|alias| self.buffers[alias.buffer].left > 0)
     }
 
+    /// Whether pieces of the allocation at `address` are read where they lie, or still to be.
+    pub(crate) fn reads(&self, address: Address) -> bool {
+        self.aliases.get(&address).is_some_and(|alias| {
+            let buffer = &self.buffers[alias.buffer];
+            let states = &self.states[buffer.first..buffer.first + buffer.count];
+            states
+                .iter()
+                .any(|it| matches!(it, State::Untouched | State::Copying))
+        })
+    }
+
     /// The allocation at `address` is free, and the image does not need what was in it. False while a piece of it is
     /// being read.
     pub(crate) fn give_up(&mut self, address: Address) -> bool {

@@ -377,6 +377,18 @@ impl Gate for Watch {
         }
     }
 
+    fn lets_go(&mut self, address: Address, now: bool) -> bool {
+        if self.shared.is_over() {
+            return true;
+        }
+        let reads = self.shared.inner.lock().map.reads(address);
+        if reads && now {
+            let why = "memory that other sessions have, too, is about to be made the session's own";
+            self.shared.make_way(why);
+        }
+        !reads
+    }
+
     fn launch(
         &mut self,
         site: &mut Site,

@@ -45,6 +45,7 @@ use templates::Template;
 
 use crate::hashers::SharedHasher;
 use crate::module_images::Examinations;
+use crate::restore::Keeper;
 use crate::share::Sharing;
 use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
 
@@ -134,6 +135,8 @@ pub struct Live {
     pub tier: Option<Arc<Tier>>,
     /// Where copies of packs are that lie on a disk.
     pub copies: Option<PathBuf>,
+    /// What other sessions have in common with this one, until it is loaded.
+    pub keeper: Option<Arc<dyn Keeper>>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// What a capture has set aside: free memory from the program's point of view.
@@ -199,6 +202,7 @@ impl Live {
             spare_staging: SpareStaging::default(),
             tier: None,
             copies: None,
+            keeper: None,
             current: None,
         })
     }

@@ -7,9 +7,10 @@
 //!                      └─► the rest, by a loader ─┬─ eager: waited for
 //!                                                 └─ behind the program: it passes a gate
 //! ```
-//! Nothing is made before everything has been checked that can be.
+//! What other workers have of the same data is mapped instead of loaded (`common`). Nothing is made before everything has been checked that can be.
 
 mod blocks;
+mod common;
 mod gate;
 mod learning;
 mod loading;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 use crate::steps::Steps;
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use blocks::Blocks;
+use common::claims::Claims;
 use fermata_terms::Step;
 use gate::on_demand::OnDemand;
 use learning::checked_launches::CheckedLaunches;
@@ -40,6 +42,8 @@ use rebuild::{objects, preconditions};
 use times::Times;
 
 pub use crate::files::ImageFiles;
+pub use common::guard::{Guard, Missed};
+pub use common::keeper::{Claim, CommonKey, Keeper, Told};
 pub use learning::profile::Profile;
 pub use loading::background::{Background, Standing};
 pub use loading::schedule::Stand;
@@ -54,6 +58,8 @@ pub struct Loaded {
     pub behind: Option<Background>,
     /// What the program must be served behind.
     pub gate: Option<Box<dyn Gate>>,
+    /// What it must be served behind as long as it has memory in common with other sessions.
+    pub guard: Option<Guard>,
     /// What the time was spent on.
     pub steps: Vec<Step>,
 }
@@ -110,17 +116,17 @@ pub fn load(
             (pace, checks),
         )?),
     };
-    if let (Pace::Certain | Pace::Foreseen, Some((background, _))) = (pace, &behind) {
+    if let (Pace::Certain | Pace::Foreseen, Some((background, ..))) = (pace, &behind) {
         background.made()?;
     }
     let mut learner: Option<Box<dyn Gate>> = None;
     let mut sources = vec![taken];
     if pace == Pace::Eager {
-        if let Some((background, _)) = &behind {
+        if let Some((background, ..)) = &behind {
             background.schedule.await_all_made();
         }
         made(&site.live);
-        if let Some((background, mut late)) = behind.take() {
+        if let Some((background, mut late, _)) = behind.take() {
             background.complete(progress, &mut steps)?;
             sources.push(Arc::clone(&background.taken));
             late.close(&mut site);
@@ -130,12 +136,12 @@ pub fn load(
             site.live.forget_current();
         }
     }
-    let (behind, gate) = match behind {
-        Some((background, late)) => {
+    let (behind, gate, guard) = match behind {
+        Some((background, late, guard)) => {
             let gate: Box<dyn Gate> = Box::new(late);
-            (Some(background), Some(gate))
+            (Some(background), Some(gate), guard)
         }
-        None => (None, learner),
+        None => (None, learner, None),
     };
     let sources: Vec<&Taken> = sources.iter().map(|it| &**it).collect();
     steps.sources(&sources);
@@ -150,6 +156,7 @@ pub fn load(
         summary,
         behind,
         gate,
+        guard,
         steps: steps.list(),
     })
 }
@@ -170,7 +177,7 @@ fn begin(
     image: &Path,
     blocks: Blocks,
     (pace, checks): (Pace, bool),
-) -> Result<(Background, OnDemand), EngineError> {
+) -> Result<(Background, OnDemand, Option<Guard>), EngineError> {
     let live = &mut site.live;
     live.forget_current();
     live.adopt_staging();
@@ -187,6 +194,13 @@ fn begin(
     let flow = Limits::of(pace != Pace::Eager, in_tier);
     let schedule = Arc::new(Schedule::new(&pieces, &order, flow));
     let blocks = Arc::new(blocks);
+    // Only a program that can start again from its image has anything in common with others.
+    let keeper = live.keeper.take();
+    let keeper = keeper.filter(|_| matches!(pace, Pace::Behind(_)));
+    let claims = keeper.and_then(|it| Claims::of(it, &live.driver, &blocks, &profile.written));
+    if let Some(claims) = &claims {
+        claims.begin(&schedule);
+    }
     let recorder = Arc::new(Recorder::new(image, profile));
     let devices: std::collections::BTreeSet<u32> =
         blocks.all().iter().map(|it| it.device).collect();
@@ -223,11 +237,16 @@ fn begin(
         schedule: Arc::clone(&schedule),
         recorder: Arc::clone(&recorder),
         checks: Arc::clone(&checks),
+        claims: claims.clone(),
         behind: pace != Pace::Eager,
         _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
+    let guard = claims.map(|claims| {
+        let (schedule, recorder) = (Arc::clone(&schedule), Arc::clone(&recorder));
+        Guard::new(claims, &blocks, schedule, recorder)
+    });
     let late = OnDemand::new(schedule, blocks, (recorder, pace), checks, verifier, times);
-    Ok((background, late))
+    Ok((background, late, guard))
 }

@@ -52,6 +52,8 @@ pub(super) struct Times {
     waits: Mutex<(Duration, Option<Instant>)>,
     /// Bytes that were read, not copied straight out of registered memory.
     pub read: AtomicU64,
+    /// Bytes that other workers had already.
+    pub common: AtomicU64,
 }
 
 impl Times {
@@ -88,6 +90,10 @@ impl Times {
         let read = self.read.load(Ordering::Relaxed);
         if read > 0 {
             steps.spent("read", begun, Duration::ZERO, read);
+        }
+        let common = self.common.load(Ordering::Relaxed);
+        if common > 0 {
+            steps.spent("common", begun, Duration::ZERO, common);
         }
     }
 }

@@ -76,6 +76,7 @@ impl Worker {
             faults,
             staging: kept.unwrap_or_else(|| Staging::new(consumer.staging())),
             scratch: std::mem::take(&mut self.scratch),
+            guard: self.guard.take(),
         };
         let server = Server::new(
             held,
@@ -151,6 +152,7 @@ impl Worker {
                 self.staging = Some(held.staging);
                 self.parked = matches!(ended, Ended::Detached | Ended::ProgramLeft);
                 self.scratch = held.scratch;
+                self.guard = held.guard;
                 match ended {
                     Ended::Detached | Ended::ProgramLeft | Ended::ProgramGone => return,
                     Ended::Unfinished => lost(

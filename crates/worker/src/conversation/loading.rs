@@ -2,19 +2,21 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fermata_control::worker::{
     self as control, FailureKind, FromWorker, LoadCheck, Pace, Restoring,
 };
 use fermata_engine::Live;
-use fermata_engine::restore::{self, ImageFiles, Loaded, Stand};
+use fermata_engine::restore::{self, ImageFiles, Keeper, Loaded, Stand};
 use fermata_store::Store;
 use fermata_wire::StagedArea;
 
 use super::{Reporter, Worker};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
+use crate::keeper::Client;
 use crate::layout::RingPlace;
 use crate::scratch::Staging;
 use crate::threads::serving_thread;
@@ -118,9 +120,12 @@ impl Worker {
             summary,
             behind,
             gate,
+            guard,
             steps: taken,
         } = loaded.map_err(|error| from_engine(&error))?;
         (self.background, self.gate) = (behind, gate);
+        self.missed = guard.as_ref().map(|it| it.missed());
+        self.guard = guard;
         self.place = place;
         self.beside = beside.thread;
         self.faults = Faults::restored(&site.session.deferred);
@@ -130,6 +135,24 @@ impl Worker {
             totals: self.totals(summary),
             steps: taken,
         })
+    }
+
+    /// The next Load may find data with other workers, through the keeper at the other end of a socket.
+    pub(super) fn common(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, control::Failure> {
+        let socket = fds.into_iter().next();
+        let site = self.idle("Common")?;
+        site.live.keeper = socket.map(|it| -> Arc<dyn Keeper> { Arc::new(Client::new(it)) });
+        Ok(FromWorker::Common)
+    }
+
+    /// Tells the daemon, once, that the session must start again from its image.
+    pub(super) fn tell_missed(&mut self) {
+        let reason = self.missed.as_ref().and_then(|it| it.lock().clone());
+        if let Some(reason) = reason.filter(|_| !self.told_missed) {
+            let missed = FromWorker::Missed { reason };
+            // A daemon that is gone does not hear it; the next one asks.
+            self.told_missed = self.daemon.send(&missed, &[]).is_ok();
+        }
     }
 
     /// How far the data is that comes while the program runs.
@@ -145,7 +168,9 @@ impl Worker {
             });
         };
         let standing = background.standing();
-        let stand = match standing.stand {
+        let missed = self.missed.as_ref().and_then(|it| it.lock().clone());
+        let missed = missed.map(Stand::Missed);
+        let stand = match missed.unwrap_or(standing.stand) {
             Stand::Coming => control::Stand::Coming,
             Stand::Complete => control::Stand::Complete,
             Stand::Missed(why) => control::Stand::Missed(why),

@@ -34,7 +34,7 @@ use fermata_control::worker::{
     Back, ENV_SOCKET, Failure, FailureKind, FromWorker, Hold, ToWorker, Totals,
 };
 use fermata_device::ContextHandle;
-use fermata_engine::restore::{Background, ImageFiles};
+use fermata_engine::restore::{Background, Guard, ImageFiles, Missed};
 use fermata_engine::{EngineError, Gate, Site, Summary, Tier};
 use parking_lot::Mutex;
 
@@ -105,6 +105,11 @@ struct Worker {
     gate: Option<Box<dyn Gate>>,
     /// Data that comes while the program runs.
     background: Option<Background>,
+    /// What watches memory that other sessions have, too, between attachments.
+    guard: Option<Guard>,
+    /// Why the session must start again from its image, and whether the daemon has been told.
+    missed: Option<Missed>,
+    told_missed: bool,
     capturing: Capturing,
 }
 
@@ -137,10 +142,14 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         account: Account::default(),
         gate: None,
         background: None,
+        guard: None,
+        missed: None,
+        told_missed: false,
         capturing: Capturing::default(),
     };
     loop {
         worker.look_after_program();
+        worker.tell_missed();
         let error = match worker.daemon.recv(TURN) {
             Ok((ToWorker::Exit, _)) => {
                 worker.let_record_be_written();
@@ -216,6 +225,8 @@ impl Worker {
                 starter.look();
             }
             back.serving = self.serving.is_some();
+            // The next one asks, or is told.
+            self.told_missed = false;
             if let Ok(daemon) = Daemon::connect(&socket, "daemon")
                 && daemon.send(&FromWorker::Back(back.clone()), &[]).is_ok()
             {
@@ -284,6 +295,7 @@ impl Worker {
                 };
                 self.load(&store, image, (pace, check), fds)
             }
+            ToWorker::Common => self.common(fds),
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {
                 store,

@@ -141,6 +141,10 @@ impl Worker {
         site.live.forget_current();
         let vacated = site.live.vacate(&site.session);
         self.vacated = Some(site);
+        if vacated.is_ok() {
+            // Nothing is mapped any more that others have, too.
+            self.guard = None;
+        }
         vacated.map_err(|error| from_engine(&error))?;
         Ok(FromWorker::Vacated)
     }

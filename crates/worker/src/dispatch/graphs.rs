@@ -31,6 +31,7 @@ impl Server {
             )));
         }
         let graph = self.graph(graph)?;
+        self.pass_guard_with(&graph)?;
         self.site.live.instantiate(exec, context, &graph, flags)?;
         self.site.session.executables.insert(
             exec,
@@ -61,6 +62,7 @@ impl Server {
 
     pub(super) fn graph_update(&mut self, exec: ExecId, graph: &Blob<'_>) -> Step {
         let graph = self.graph(graph)?;
+        self.pass_guard_with(&graph)?;
         let live = &mut self.site.live;
         let known = self.site.session.executables.get_mut(exec)?;
         known.graph = graph;

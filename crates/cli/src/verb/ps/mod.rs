@@ -81,7 +81,7 @@ fn with_memory(sessions: &[Session], printer: &Printer) -> Result<u8, Failure> {
         return Ok(0);
     }
     let mut table = Table::new(&[
-        "NAME", "STATE", "HOST", "OWN", "WORKERS", "OWN", "DEVICE", "SHARED",
+        "NAME", "STATE", "HOST", "OWN", "WORKERS", "OWN", "DEVICE", "COMMON", "SHARED",
     ]);
     for session in sessions {
         if let Some(memory) = memory.iter().find(|it| it.session == session.name) {
@@ -107,8 +107,12 @@ fn sums(memory: &SessionMemory) -> Vec<String> {
         memory.workers.own,
     ];
     let host = host.into_iter().map(units::bytes);
-    host.chain([device(of(|it| it.bytes)), device(of(|it| it.shared))])
-        .collect()
+    host.chain([
+        device(of(|it| it.bytes)),
+        units::bytes(of(|it| it.common)),
+        device(of(|it| it.shared)),
+    ])
+    .collect()
 }
 
 fn running(arrival: Option<&Arrival>) -> String {

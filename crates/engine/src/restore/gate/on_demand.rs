@@ -106,9 +106,10 @@ impl OnDemand {
             return;
         }
         self.news = news;
-        for (index, memory) in self.schedule.arrivals() {
-            let block = &self.blocks.all()[index];
-            site.live.space.adopt(block.at.raw(), block.len, memory);
+        for arrived in self.schedule.arrivals() {
+            let block = &self.blocks.all()[arrived.block];
+            let space = &mut site.live.space;
+            space.adopt(block.at.raw(), block.len, arrived.memory, arrived.common);
         }
     }
 
@@ -225,7 +226,11 @@ impl OnDemand {
         self.adopt(site);
         match self.schedule.stand() {
             Stand::Coming => {}
-            Stand::Complete => return Ok(Passage::Go),
+            Stand::Complete => {
+                // What has come since this was looked at first: it may be common, and must not be written as it is.
+                self.adopt(site);
+                return Ok(Passage::Go);
+            }
             // Until the session is rolled back.
             Stand::Missed(_) | Stand::Failed(_) => return Ok(Passage::NotYet),
             Stand::Cancelled => {

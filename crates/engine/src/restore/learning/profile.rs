@@ -4,13 +4,15 @@
 //! | bytes | what |
 //! | --- | --- |
 //! | 8 | `FERMPROF` |
-//! | 4 | version, 2; 1 ends with the names |
+//! | 4 | version, 3; 1 ends with the names, 2 with what is known by address |
 //! | 4 | number of blocks, n |
 //! | 8 n | their addresses, in the order of first use |
 //! | 4 | number of kernels, k |
 //! | each: 4 + length | length and bytes of the name |
 //! | 4 | number of kernels whose mis-speculations are known by address, s |
 //! | each: 4 + length, 4 + 8 n | length and bytes of the name, number and addresses of memory |
+//! | 4 | number of blocks that the program writes, w |
+//! | 8 w | their addresses |
 //! | 32 | BLAKE3 of everything before |
 //!
 //! All numbers are little-endian. The file is advice: one that is missing or damaged changes nothing but
@@ -27,7 +29,7 @@ use fermata_store::image::PROFILE;
 use fermata_store::read_limited;
 
 const MAGIC: &[u8; 8] = b"FERMPROF";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HASH: usize = 32;
 /// The longest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
@@ -35,6 +37,8 @@ const MOST_BYTES: u64 = 64 << 20;
 const MOST_KERNELS: usize = 4096;
 /// Addresses that are remembered of a kernel; a kernel with more is unpredictable.
 const MOST_PLACES: usize = 256;
+/// Blocks that are remembered as written.
+const MOST_WRITTEN: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct Profile {
     /// Kernels that have mis-speculated, with an address in each buffer outside their access set: these are present
     /// before one of them runs.
     pub mis_speculations: BTreeMap<String, Vec<Address>>,
+    /// Addresses of blocks that the program writes: it has nothing of them in common with other sessions for long.
+    pub written: Vec<Address>,
 }
 
 impl Profile {
@@ -121,6 +127,28 @@ impl Profile {
         true
     }
 
+    /// What another restore of the image has learnt of its kernels and its blocks.
+    pub fn join(&mut self, other: Self) {
+        self.add_unpredictable(other.unpredictable);
+        for (kernel, places) in other.mis_speculations {
+            for address in places {
+                self.add_mis_speculation(&kernel, address);
+            }
+        }
+        self.add_written(&other.written);
+    }
+
+    /// The program writes the blocks at these addresses. True if that was not known.
+    pub fn add_written(&mut self, blocks: &[u64]) -> bool {
+        let before = self.written.len();
+        for at in blocks {
+            if self.written.len() < MOST_WRITTEN && !self.written.contains(at) {
+                self.written.push(*at);
+            }
+        }
+        self.written.len() != before
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -139,6 +167,10 @@ impl Profile {
             for address in places {
                 bytes.extend(address.raw().to_le_bytes());
             }
+        }
+        bytes.extend((self.written.len() as u32).to_le_bytes());
+        for address in &self.written {
+            bytes.extend(address.raw().to_le_bytes());
         }
         let hash = blake3::hash(&bytes);
         bytes.extend(hash.as_bytes());
@@ -165,10 +197,15 @@ impl Profile {
         for _ in 0..count {
             mis_speculations.insert(name(&mut rest)?, addresses(&mut rest)?);
         }
+        let written = match version {
+            ..3 => Vec::new(),
+            _ => addresses(&mut rest)?,
+        };
         rest.is_empty().then_some(Self {
             order,
             unpredictable,
             mis_speculations,
+            written,
         })
     }
 }
@@ -216,6 +253,7 @@ mod tests {
                 "spread".to_owned(),
                 [0x2000, 0x3004].map(Address::from_raw).to_vec(),
             )]),
+            written: vec![Address::from_raw(0x3000)],
         }
     }
 
@@ -233,7 +271,33 @@ mod tests {
             (read.order, read.unpredictable),
             (vec![Address::from_raw(0x7000)], some().unpredictable)
         );
-        assert!(read.mis_speculations.is_empty());
+        assert!(read.mis_speculations.is_empty() && read.written.is_empty());
+    }
+
+    #[test]
+    fn what_two_restores_have_learnt_is_kept() {
+        let mut profile = some();
+        let mut other = Profile::default();
+        other.add_unpredictable(["walk".to_owned()]);
+        let [last, block] = [0x9000, 0x5000].map(Address::from_raw);
+        other.add_mis_speculation("spread", last);
+        other.add_written(&[block]);
+        profile.join(other);
+        assert_eq!(profile.unpredictable, ["chase", "walk"]);
+        let touched = [0x2000, 0x3004, 0x9000].map(Address::from_raw);
+        assert_eq!(profile.mis_speculations["spread"], touched);
+        assert_eq!(profile.written, [0x3000, 0x5000].map(Address::from_raw));
+        let before = profile.clone();
+        profile.join(some());
+        assert_eq!(profile, before);
+    }
+
+    #[test]
+    fn a_written_block_is_remembered_once() {
+        let mut profile = some();
+        let blocks = [0x3000, 0x5000].map(Address::from_raw);
+        assert!(profile.add_written(&blocks) && !profile.add_written(&blocks[1..]));
+        assert_eq!(profile.written, [0x3000, 0x5000].map(Address::from_raw));
     }
 
     #[test]

@@ -94,6 +94,13 @@ impl Recorder {
         !self.recorded.lock().profile.mis_speculations.is_empty()
     }
 
+    /// The program writes the blocks at these addresses.
+    pub fn wrote(&self, blocks: &[u64]) {
+        if self.recorded.lock().profile.add_written(blocks) {
+            self.keep();
+        }
+    }
+
     /// A kernel was seen to touch this address outside its access set, and no harm was done. True if that was not known.
     pub fn seen(&self, kernel: &str, address: Address) -> bool {
         let news = self
@@ -141,7 +148,10 @@ impl Recorder {
         let mut recorded = self.recorded.lock();
         let used = recorded.used.clone();
         recorded.profile.improve(&used);
-        if recorded.profile != Profile::load(&self.image) {
+        let stored = Profile::load(&self.image);
+        // Another session of the image may have learnt something meanwhile.
+        recorded.profile.join(stored.clone());
+        if recorded.profile != stored {
             let _ = recorded.profile.store(&self.image);
         }
     }

@@ -9,10 +9,12 @@
 //! hashes are looked at before or after (see `verifier`). The program cannot reach the window, so what is not
 //! there yet faults; where no program runs before everything is there (an eager restore), blocks are filled at
 //! their own addresses. These threads have their own streams and make contexts current for themselves; they
-//! never touch the session's state.
+//! never touch the session's state. What other workers have already is mapped instead ([`crate::restore::common`]); what they may
+//! want is offered to them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,10 +30,13 @@ use parking_lot::Mutex;
 
 use crate::pipeline::{STEP_LIMIT, help, helpers};
 use crate::restore::blocks::{Block, Blocks, address_of};
+use crate::restore::common::claims::Claims;
 use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::background::Background;
-use crate::restore::loading::schedule::{MapperStep, Ready, Run, Schedule, Stand, UploaderStep};
+use crate::restore::loading::schedule::{
+    Arrived, MapperStep, Ready, Run, Schedule, Stand, UploaderStep,
+};
 use crate::restore::loading::verifier::Verifier;
 use crate::restore::times::Times;
 use crate::thread::Thread;
@@ -60,6 +65,8 @@ pub(in crate::restore) struct Loader {
     pub schedule: Arc<Schedule>,
     pub recorder: Arc<Recorder>,
     pub checks: Arc<CheckedLaunches>,
+    /// Blocks that other workers may have, or want.
+    pub claims: Option<Arc<Claims>>,
     /// Whether a program runs meanwhile.
     pub behind: bool,
     /// Nothing is registered meanwhile.
@@ -362,16 +369,22 @@ impl Loader {
                         let Some(handle) = memory[index] else {
                             continue;
                         };
+                        let mut common = false;
                         if self.behind {
                             let block = &blocks[index];
                             let settled =
                                 times.map.on(|| self.settle(index, window[index], handle));
                             let what = || format!("map {} bytes at {:#x}", block.len, block.at);
-                            settled.map_err(EngineError::driver(what()))?;
+                            common = settled.map_err(EngineError::driver(what()))?;
                         }
-                        self.schedule.present(index, handle);
+                        self.schedule.present(Arrived {
+                            block: index,
+                            memory: handle,
+                            common,
+                        });
                     }
                 }
+                MapperStep::Fetch(index, memory) => self.fetched(index, memory.0.as_fd()),
                 MapperStep::Release(index) => {
                     let len = self.blocks.all()[index].len;
                     if let Some(handle) = memory[index].take() {
@@ -460,18 +473,92 @@ impl Loader {
         Ok(handle)
     }
 
-    /// Moves a full block from the window to its address.
-    fn settle(&self, index: usize, window: u64, memory: PhysicalHandle) -> Result<(), DriverError> {
+    /// Moves a full block from the window to its address. Whether it is common now: others may have its memory.
+    fn settle(
+        &self,
+        index: usize,
+        window: u64,
+        memory: PhysicalHandle,
+    ) -> Result<bool, DriverError> {
         let block = &self.blocks.all()[index];
+        self.driver.unmap(window, block.len)?;
+        self.driver.map(block.at, block.len, 0, memory)?;
+        let claims = self.claims.as_ref().filter(|it| it.is_own(index));
+        if let Some(claims) = claims {
+            let shared = self
+                .grant(block, cu::CU_MEM_ACCESS_FLAGS_PROT_READ)
+                .and_then(|()| self.driver.export_memory(memory));
+            match shared {
+                Ok(descriptor) => {
+                    claims.offer(index, descriptor);
+                    return Ok(true);
+                }
+                // A driver that cannot map so, or a process with too many descriptors, has nothing in common with others.
+                Err(_) => claims.give_up(index),
+            }
+        }
+        self.grant(block, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
+        Ok(false)
+    }
+
+    fn grant(&self, block: &Block, access: u32) -> Result<(), DriverError> {
         let itself = [block.device];
         let devices = self
             .reachers
             .get(&block.device)
             .map_or(&itself[..], |it| it);
-        let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        self.driver.unmap(window, block.len)?;
-        self.driver.map(block.at.raw(), block.len, 0, memory)?;
-        self.driver
-            .set_access(block.at.raw(), block.len, access, devices)
+        self.driver.set_access(block.at.raw(), block.len, access, devices)
+    }
+
+    /// Another worker's memory of a block has come. One that cannot be mapped is loaded here.
+    fn fetched(&self, index: usize, memory: BorrowedFd<'_>) {
+        let block = &self.blocks.all()[index];
+        match self.times.map.on(|| self.map_foreign(block, memory)) {
+            Ok(memory) => {
+                let stored = block.stored.iter().map(|(piece, _)| piece.len as u64);
+                let bytes = stored.sum();
+                self.times.common.fetch_add(bytes, Ordering::Relaxed);
+                self.schedule.count(bytes);
+                self.schedule.present(Arrived {
+                    block: index,
+                    memory,
+                    common: true,
+                });
+            }
+            Err(_) => {
+                self.claims.iter().for_each(|it| it.give_up(index));
+                self.schedule.take_over(index);
+            }
+        }
+    }
+
+    fn map_foreign(
+        &self,
+        block: &Block,
+        memory: BorrowedFd<'_>,
+    ) -> Result<PhysicalHandle, DriverError> {
+        let driver = &self.driver;
+        if let Some(context) = self.contexts.get(&block.device) {
+            driver.set_current(*context)?;
+        }
+        let (memory, device) = driver.import_memory(memory)?;
+        let mapped = match device == block.device {
+            true => driver.map(block.at, block.len, 0, memory).and_then(|()| {
+                self.grant(block, cu::CU_MEM_ACCESS_FLAGS_PROT_READ)
+                    .inspect_err(|_| drop(driver.unmap(block.at, block.len)))
+            }),
+            false => Err(DriverError {
+                call: "cuMemImportFromShareableHandle",
+                code: cu::CUDA_ERROR_INVALID_DEVICE,
+                name: "the memory is on another device".into(),
+            }),
+        };
+        match mapped {
+            Ok(()) => Ok(memory),
+            Err(error) => {
+                driver.release_memory(memory)?;
+                Err(error)
+            }
+        }
     }
 }

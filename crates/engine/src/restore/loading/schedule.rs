@@ -3,12 +3,15 @@
 //! ```text
 //!            memory made       pieces read, copied         mapped at its address
 //!  Absent ──────────────► Made ────────────────────► Full ───────────────────────► Present
-//!    └────── freed by the program ──────┴──► Dropped
+//!    ▲ └────── freed by the program ────┴──► Dropped                                  ▲
+//!  Elsewhere: another worker has it, or is about to ──── its memory comes ────────────┘
 //!
 //!  readers: take() ─► ready()      uploader: next() ─► copied()      mapper: job() ─► made(), present()
 //! ```
-//! Blocks that an operation waits for come first, then the others in the order given. Only a limited
+//! What is asked for elsewhere is in `elsewhere`. Blocks that an operation waits for come first, then the others in the order given. Only a limited
 //! number of pieces that no operation waits for are under way at once, so that an awaited one overtakes most of them.
+
+mod elsewhere;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::EngineError;
 use crate::pipeline::STEP_LIMIT;
+use crate::restore::common::foreign::Foreign;
 
 /// How many pieces are on their way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,8 @@ impl Limits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Another worker has it, or loads it, and no claim has come to anything yet.
+    Elsewhere,
     Absent,
     Making,
     Made,
@@ -108,7 +114,8 @@ pub(in crate::restore) enum UploaderStep {
 }
 
 /// What the mapper does next.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq))]
 pub(in crate::restore) enum MapperStep {
     /// Make memory for a block.
     Make(usize),
@@ -116,8 +123,19 @@ pub(in crate::restore) enum MapperStep {
     Map(Vec<usize>),
     /// The memory made for a block is not needed.
     Release(usize),
+    /// Another worker has this memory of a block, which is to be mapped.
+    Fetch(usize, Foreign),
     /// Every block is settled.
     End,
+}
+
+/// A block that is mapped at its address now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::restore) struct Arrived {
+    pub block: usize,
+    pub memory: PhysicalHandle,
+    /// For reading alone: other sessions have the same memory, or may get it.
+    pub common: bool,
 }
 
 /// How a restore behind a running program stands.
@@ -146,15 +164,18 @@ struct State {
     make: VecDeque<usize>,
     full: VecDeque<usize>,
     release: VecDeque<usize>,
+    foreign: VecDeque<(usize, Foreign)>,
     ready: VecDeque<Ready>,
     ready_urgent: VecDeque<Ready>,
-    verifier: Vec<(usize, PhysicalHandle)>,
+    arrived: Vec<Arrived>,
     /// Pieces handed out of which the copy is not done.
     under_way: usize,
     /// Pieces that the uploader has not got yet.
     pieces_left: usize,
     settled: usize,
     unmade: usize,
+    /// Blocks of which it is not known yet who loads them.
+    elsewhere: usize,
     stand: Stand,
     ended: Option<Instant>,
 }
@@ -189,7 +210,12 @@ impl State {
             };
             let block = *queue.front()?;
             let slot = &mut self.slots[block];
-            if slot.stage == Stage::Dropped || slot.handed == slot.pieces {
+            // One that is elsewhere is queued again if it is to be loaded here.
+            let over = matches!(
+                slot.stage,
+                Stage::Dropped | Stage::Elsewhere | Stage::Present
+            );
+            if over || slot.handed == slot.pieces {
                 queue.pop_front();
                 continue;
             }
@@ -254,7 +280,13 @@ impl Schedule {
     /// Waits for a change; a stall of all steps ends the restore.
     fn wait(&self, state: &mut MutexGuard<'_, State>) {
         let until = Instant::now() + STEP_LIMIT;
-        if self.changed.wait_until(state, until).timed_out() && !state.over() {
+        if !self.changed.wait_until(state, until).timed_out() || state.over() {
+            return;
+        }
+        if state.take_over_all() {
+            // Another worker that brings nothing is not waited for.
+            self.changed();
+        } else {
             let stalls = EngineError::Internal("a step of the restore stalls".to_owned());
             state.stand = Stand::Failed(Arc::new(stalls));
             self.changed();
@@ -272,7 +304,10 @@ impl Schedule {
                 return Some(run);
             }
             if state.under_way < self.flow.ahead {
-                return state.hand(false, self.flow.stride);
+                let run = state.hand(false, self.flow.stride);
+                if run.is_some() || state.elsewhere == 0 {
+                    return run;
+                }
             }
             self.wait(&mut state);
         }
@@ -302,7 +337,7 @@ impl Schedule {
                 state.pieces_left -= item.run.count;
                 return UploaderStep::Item(item);
             }
-            if state.pieces_left == 0 {
+            if state.pieces_left == 0 && state.elsewhere == 0 {
                 return UploaderStep::End;
             }
             if !idle {
@@ -322,7 +357,7 @@ impl Schedule {
             match state.slots[block].stage {
                 Stage::Made | Stage::Present => return true,
                 Stage::Dropped => return false,
-                Stage::Absent | Stage::Making => self.wait(&mut state),
+                Stage::Elsewhere | Stage::Absent | Stage::Making => self.wait(&mut state),
             }
         }
     }
@@ -360,6 +395,9 @@ impl Schedule {
             if !state.full.is_empty() {
                 return MapperStep::Map(state.full.drain(..).collect());
             }
+            if let Some((block, memory)) = state.foreign.pop_front() {
+                return MapperStep::Fetch(block, memory);
+            }
             if let Some(block) = state.next_to_make() {
                 return MapperStep::Make(block);
             }
@@ -386,12 +424,16 @@ impl Schedule {
         self.changed();
     }
 
-    /// A block is mapped at its address, with `memory` behind it.
-    pub fn present(&self, block: usize, memory: PhysicalHandle) {
+    /// A block is mapped at its address, with memory behind it.
+    pub fn present(&self, arrived: Arrived) {
         let mut state = self.state.lock();
-        state.slot(block).stage = Stage::Present;
+        let slot = state.slot(arrived.block);
+        if std::mem::replace(&mut slot.stage, Stage::Present) == Stage::Elsewhere {
+            state.elsewhere -= 1;
+            state.unmade -= 1;
+        }
         state.settled += 1;
-        state.verifier.push((block, memory));
+        state.arrived.push(arrived);
         drop(state);
         self.changed();
     }
@@ -469,8 +511,8 @@ impl Schedule {
     }
 
     /// Blocks that have become present since the last call.
-    pub fn arrivals(&self) -> Vec<(usize, PhysicalHandle)> {
-        std::mem::take(&mut self.state.lock().verifier)
+    pub fn arrivals(&self) -> Vec<Arrived> {
+        std::mem::take(&mut self.state.lock().arrived)
     }
 
     /// Waits until it has ended, `limit` at most, and says how it stands.
@@ -568,21 +610,17 @@ mod tests {
             MapperStep::Map(vec![1]),
             "a block of zeros needs no copy"
         );
-        schedule.present(1, PhysicalHandle::default());
+        schedule.present(arrived(1));
         assert_eq!(takes(&schedule, 2), [0, 0]);
         schedule.copied(run(0, 0, 1, false), 10);
         schedule.copied(run(0, 1, 1, false), 10);
         assert_eq!(schedule.job(), MapperStep::Map(vec![0]));
         assert!(!schedule.have(&[0]) && schedule.have(&[1]));
-        schedule.present(0, PhysicalHandle::default());
+        schedule.present(arrived(0));
         assert!(schedule.have_all() && schedule.bytes_done() == 20);
-        assert_eq!(
-            schedule.arrivals(),
-            [
-                (1, PhysicalHandle::default()),
-                (0, PhysicalHandle::default())
-            ]
-        );
+        assert!(!schedule.is_adopted());
+        assert_eq!(schedule.arrivals(), [arrived(1), arrived(0)]);
+        assert!(schedule.is_adopted());
         assert_eq!(schedule.job(), MapperStep::End);
         assert_eq!(schedule.take(), None);
     }
@@ -631,6 +669,14 @@ mod tests {
             MapperStep::Make(1),
             "a piece of it is missing"
         );
+    }
+
+    fn arrived(block: usize) -> Arrived {
+        Arrived {
+            block,
+            memory: PhysicalHandle::default(),
+            common: false,
+        }
     }
 
     #[test]

@@ -1,0 +1,315 @@
+//! What stands between the operations of a session and the memory that it has in common with others.
+//!
+//! ```text
+//!  operation ─┬─ may write no common block ─────────────────────────────────► device
+//!             └─ may write some ─► device at its end ─► these made its own ─► device
+//!                                        │ no other session has it: the mapping is made writable
+//!                                        └ others have it: copied on the device, mapped in its place
+//! ```
+//! A kernel that writes through pointers which it finds in memory, or of which an earlier restore has learnt that it touches
+//! more than is foreseen, may write every block. What shares memory with other processes counts as a write. The guard lasts as
+//! long as there are common blocks, over checkpoints too.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use fermata_abi::op::{Address, FunctionId, MemoryId, Op};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, StreamHandle};
+use fermata_graph::{Graph, NodeKind};
+use parking_lot::Mutex;
+
+use crate::access::{AccessSet, Predictor, Target, kernels_of};
+use crate::restore::blocks::Blocks;
+use crate::restore::common::claims::Claims;
+use crate::restore::common::keeper::CommonKey;
+use crate::restore::learning::recorder::Recorder;
+use crate::restore::loading::schedule::Schedule;
+use crate::{EngineError, Live, Site};
+
+/// Why a session must start again from its image, once that is so.
+pub type Missed = Arc<Mutex<Option<String>>>;
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    len: u64,
+    key: CommonKey,
+}
+
+fn replace(live: &mut Live, at: Address, alone: bool) -> Result<(), DriverError> {
+    let device = fermata_device::layout::device_of(at).unwrap_or_default();
+    if live.enter_device(device).is_err() {
+        live.enter_any()?;
+    }
+    match alone {
+        true => live.space.open(&live.driver, at),
+        false => live.space.make_own(&live.driver, at),
+    }
+}
+
+/// See the module.
+pub struct Guard {
+    claims: Arc<Claims>,
+    /// Blocks that are common, or were asked for and may become so, by address.
+    blocks: BTreeMap<Address, Block>,
+    /// Until every block that was asked for has come.
+    schedule: Option<Arc<Schedule>>,
+    /// Blocks that the program has freed, until their memory is given back.
+    freed: Vec<Address>,
+    predictor: Predictor,
+    /// Functions of which the predictor knows what earlier restores have seen.
+    taught: HashSet<FunctionId>,
+    /// Whether what the last operation needs is what it writes, as far as can be known.
+    certain: bool,
+    /// Whether it is a kernel of which only the arguments are known.
+    opaque: bool,
+    recorder: Arc<Recorder>,
+    missed: Missed,
+}
+
+impl Guard {
+    pub(in crate::restore) fn new(
+        claims: Arc<Claims>,
+        blocks: &Blocks,
+        schedule: Arc<Schedule>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        let asked = claims.blocks(blocks).into_iter();
+        let asked = asked.map(|(at, len, key)| (at, Block { len, key }));
+        Self {
+            blocks: asked.collect(),
+            claims,
+            schedule: Some(schedule),
+            freed: Vec::new(),
+            predictor: Predictor::default(),
+            taught: HashSet::new(),
+            certain: false,
+            opaque: false,
+            recorder,
+            missed: Missed::default(),
+        }
+    }
+
+    /// Where it is said why the session must start again.
+    pub fn missed(&self) -> Missed {
+        Arc::clone(&self.missed)
+    }
+
+    /// Whether nothing is common any more, and nothing will be.
+    pub fn is_over(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Blocks that must be the session's own before `op` is given to the driver.
+    pub fn needs(&mut self, site: &Site, op: &Op<'_>) -> Vec<Address> {
+        self.settle(&site.live);
+        if self.blocks.is_empty() {
+            return Vec::new();
+        }
+        (self.certain, self.opaque) = (false, false);
+        let mut found = match op {
+            Op::Launch { launch, .. } => self.kernels(site, op, &[launch.function]),
+            Op::GraphLaunch { exec, .. } => {
+                let functions = kernels_of(&site.session, *exec);
+                self.kernels(site, op, &functions)
+            }
+            // Its memory goes to another process whole.
+            Op::MemShare {
+                address, memory, ..
+            } if *memory == MemoryId::NULL => self.around(*address).collect(),
+            Op::MemFree { address } | Op::MemFreeAsync { address, .. } => {
+                self.freed.extend(self.around(*address).collect::<Vec<_>>());
+                Vec::new()
+            }
+            op => {
+                let set = self.predictor.predict(op, site);
+                self.certain = true;
+                self.foreseen(&set)
+            }
+        };
+        found.retain(|at| site.live.space.is_common(*at));
+        found
+    }
+
+    /// Blocks that must be the session's own before the driver is given `graph`: it looks at addresses in nodes other than
+    /// kernels.
+    pub fn needs_of_graph(&self, live: &Live, graph: &Graph) -> Vec<Address> {
+        let mut found = Vec::new();
+        self.collect(graph, &mut found);
+        found.retain(|at| live.space.is_common(*at));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn collect(&self, graph: &Graph, found: &mut Vec<Address>) {
+        for (_, node) in graph.nodes() {
+            match &node.kind {
+                NodeKind::Memcpy(copy) => found.extend(self.around(copy.dst.address)),
+                NodeKind::Memset(fill) => found.extend(self.around(fill.dst)),
+                NodeKind::BatchMemOp(ops) => {
+                    found.extend(ops.iter().flat_map(|op| self.around(op.address)));
+                }
+                NodeKind::ChildGraph(inner) => self.collect(inner, found),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the device has nothing to do that the program has given it.
+    ///
+    /// # Errors
+    /// What it says of a stream: also a fault of earlier work.
+    pub fn is_idle(&self, live: &mut Live) -> Result<bool, EngineError> {
+        let asked = || EngineError::driver("look whether the device is idle");
+        let contexts: Vec<_> = live.contexts.keys().copied().collect();
+        for context in contexts {
+            live.enter(context).map_err(asked())?;
+            let of_it = live.streams.values().filter(|it| it.context == context);
+            let streams = of_it.map(|it| it.handle).chain([StreamHandle::LEGACY]);
+            for stream in streams {
+                match live.driver.query_stream(stream) {
+                    Ok(()) => {}
+                    Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Ok(false),
+                    Err(error) => return Err(asked()(error)),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes these blocks the session's own. The device is idle.
+    ///
+    /// After a kernel without text, of which others will follow, so is every block that no other session has: the device comes to
+    /// its end once, not for each of them.
+    ///
+    /// # Errors
+    /// There is no memory for a block (it is as before), or what the driver says.
+    pub fn make_own(&mut self, live: &mut Live, needed: &[Address]) -> Result<(), EngineError> {
+        let mut wanted: Vec<(Address, CommonKey)> = Vec::new();
+        for (at, block) in &self.blocks {
+            let is_needed = needed.contains(at);
+            if (is_needed || self.opaque) && live.space.is_common(*at) {
+                wanted.push((*at, block.key));
+            }
+        }
+        let keys: Vec<CommonKey> = wanted.iter().map(|(_, key)| *key).collect();
+        let keeper = self.claims.keeper();
+        let alone = keeper.withdraw(&keys);
+        let mut told: Vec<_> = wanted.into_iter().zip(alone).collect();
+        // First what the keeper has forgotten already.
+        told.sort_by_key(|(_, alone)| !alone);
+        for ((at, key), alone) in told {
+            if !alone && !needed.contains(&at) {
+                continue;
+            }
+            replace(live, at, alone).map_err(EngineError::driver(format!(
+                "make memory at {at:#x}, which other sessions have, too, this session's own"
+            )))?;
+            if !alone {
+                keeper.leave(&key);
+            }
+            self.blocks.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// Notes in the image's profile that its program writes these blocks, which the last operation needed: later restores load
+    /// them as their own. What a kernel without text may write at most is not noted.
+    pub fn learn(&self, written: &[Address]) {
+        if self.certain {
+            self.recorder.wrote(written);
+        }
+    }
+
+    /// A context has died of an illegal access, for `reason`. True if a write to common memory may have been it: the session
+    /// is to start again from its image, and the program must get no answer any more.
+    pub fn condemns(&mut self, live: &Live, reason: &str) -> bool {
+        let may = self.blocks.keys().any(|at| live.space.is_common(*at));
+        if may {
+            self.recorder.mis_speculated(&[]);
+            self.give_up(reason);
+        }
+        may
+    }
+
+    /// The session is to start again from its image, for `reason`.
+    pub fn give_up(&self, reason: &str) {
+        self.missed.lock().get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Forgets blocks that did not become common, and gives up those that the program has freed.
+    fn settle(&mut self, live: &Live) {
+        if self.schedule.as_ref().is_some_and(|it| it.is_adopted()) {
+            self.schedule = None;
+            self.blocks.retain(|at, _| live.space.is_common(*at));
+        }
+        if self.schedule.is_some() || self.freed.is_empty() {
+            return;
+        }
+        let (blocks, keeper) = (&mut self.blocks, self.claims.keeper());
+        self.freed.retain(|at| {
+            let there = live.space.is_common(*at);
+            if let (false, Some(block)) = (there, blocks.get(at)) {
+                keeper.leave(&block.key);
+                blocks.remove(at);
+            }
+            there
+        });
+    }
+
+    fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[FunctionId]) -> Vec<Address> {
+        for function in functions {
+            if let Ok(record) = site.session.functions.get(*function)
+                && self.taught.insert(*function)
+            {
+                for address in self.recorder.mis_speculations(&record.name) {
+                    self.predictor.remember(*function, address);
+                }
+            }
+        }
+        let set = self.predictor.predict(op, site);
+        let mut anywhere = false;
+        for function in functions {
+            let Ok(record) = site.session.functions.get(*function) else {
+                continue;
+            };
+            anywhere |= self.predictor.writes_through_pointers(*function, site);
+            anywhere |= self.recorder.launched(&record.name, set.complete);
+            self.opaque |= !self.predictor.has_text(*function, site);
+        }
+        self.certain = set.complete && !anywhere;
+        match anywhere {
+            true => self.blocks.keys().copied().collect(),
+            false => self.foreseen(&set),
+        }
+    }
+
+    /// Blocks that an operation with this access set may write.
+    fn foreseen(&self, set: &AccessSet) -> Vec<Address> {
+        let mut found = Vec::new();
+        for target in &set.writes {
+            match target {
+                Target::Exactly(range) => found.extend(self.within(range.start, range.len)),
+                Target::Around(address) => found.extend(self.around(*address)),
+                Target::Array(_) => {}
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// The block that contains `address`.
+    fn around(&self, address: Address) -> impl Iterator<Item = Address> {
+        self.within(address, 1)
+    }
+
+    /// Blocks that share a byte with `start .. start + len`.
+    fn within(&self, start: Address, len: u64) -> impl Iterator<Item = Address> {
+        let end = start.saturating_add(len);
+        let before = self.blocks.range(..end).rev();
+        let touching = before.take_while(move |(at, block)| *at + block.len > start);
+        touching.map(|(at, _)| *at)
+    }
+}

@@ -1,0 +1,130 @@
+//! Serving a session that has device memory in common with others: what an operation may write is made the session's own first.
+
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Address, Op, ends_context};
+use fermata_abi::sys::driver as cu;
+use fermata_engine::EngineError;
+use fermata_graph::Graph;
+
+use crate::errors::OpError;
+use crate::failure::full_text;
+use crate::server::Server;
+use crate::threads::pause_beside_device;
+
+/// How long the device may take to come to its end: work may wait for an operation that is not there yet.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a checkpoint may read what is to be the session's own.
+const READING: Duration = Duration::from_millis(200);
+/// How long memory that is short is waited for: a driver takes seconds to give back that of a process that has ended.
+const ROOM_TIME: Duration = Duration::from_secs(5);
+/// Between two looks.
+const TURN: Duration = Duration::from_micros(20);
+const ROOM_TURN: Duration = Duration::from_millis(5);
+
+impl Server {
+    /// Sees to it that `op` writes to no memory that other sessions have, too.
+    pub(crate) fn pass_guard(&mut self, op: &Op<'_>) -> Result<(), OpError> {
+        let Some(guard) = &mut self.guard else {
+            return Ok(());
+        };
+        let needed = guard.needs(&self.site, op);
+        self.make_own(&needed)
+    }
+
+    /// The same before the driver is given `graph`.
+    pub(crate) fn pass_guard_with(&mut self, graph: &Graph) -> Result<(), OpError> {
+        let Some(guard) = &mut self.guard else {
+            return Ok(());
+        };
+        let needed = guard.needs_of_graph(&self.site.live, graph);
+        self.make_own(&needed)
+    }
+
+    fn make_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {
+        if !blocks.is_empty() {
+            self.await_device(blocks)?;
+            self.make_all_own(blocks)?;
+            if let Some(guard) = &self.guard {
+                guard.learn(blocks);
+            }
+        }
+        if self.guard.as_ref().is_some_and(|it| it.is_over()) {
+            self.guard = None;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing uses these blocks: the device has nothing to do, and no checkpoint reads them.
+    fn await_device(&mut self, blocks: &[Address]) -> Result<(), OpError> {
+        let begun = Instant::now();
+        loop {
+            let late = begun.elapsed() > READING;
+            let read = self.gate.as_mut().is_some_and(|gate| {
+                let kept = blocks.iter().filter(|it| !gate.lets_go(**it, late));
+                kept.count() > 0
+            });
+            if let Some(guard) = &self.guard
+                && !read
+            {
+                match guard.is_idle(&mut self.site.live) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    Err(error) => return Err(told(&error)),
+                }
+            }
+            if begun.elapsed() > PATIENCE {
+                let why = "the device does not come to its end, and memory that other sessions have is to be written";
+                return Err(self.condemn(why));
+            }
+            self.gone |= self.presence.has_died();
+            if self.gone || self.condemned {
+                let text = "the program has ended, or is about to start again";
+                return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
+            }
+            self.poll();
+            pause_beside_device(TURN);
+        }
+    }
+
+    fn make_all_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {
+        let until = Instant::now() + ROOM_TIME;
+        loop {
+            let Some(guard) = &mut self.guard else {
+                return Ok(());
+            };
+            let Err(error) = guard.make_own(&mut self.site.live, blocks) else {
+                return Ok(());
+            };
+            let error = told(&error);
+            if error.code != cu::CUDA_ERROR_OUT_OF_MEMORY {
+                // Where it was there may be nothing now.
+                return match ends_context(error.code) {
+                    true => Err(error),
+                    false => Err(self.condemn(&error.text)),
+                };
+            }
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            self.poll();
+            pause_beside_device(ROOM_TURN);
+        }
+    }
+
+    /// The session cannot go on, and starts again from its image.
+    fn condemn(&mut self, why: &str) -> OpError {
+        if let Some(guard) = &self.guard {
+            guard.give_up(why);
+            self.condemned = true;
+        }
+        OpError::new(cu::CUDA_ERROR_UNKNOWN, why)
+    }
+}
+
+fn told(error: &EngineError) -> OpError {
+    match error {
+        EngineError::Driver { source, .. } => OpError::new(source.code, full_text(error)),
+        _ => OpError::new(cu::CUDA_ERROR_UNKNOWN, full_text(error)),
+    }
+}

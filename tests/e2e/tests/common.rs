@@ -1,0 +1,457 @@
+//! Device memory that sessions of one image have in common: it is there once, nothing that one of them does changes what
+//! another one has, and the end of one costs no other anything.
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const DAMAGED: i32 = 12;
+const MIB: u64 = 1 << 20;
+
+/// A program, its options, and the step after which it stands still until it is let go.
+struct Kind {
+    program: &'static str,
+    options: &'static [&'static str],
+    held_at: u64,
+    /// Steps between two lines of its output.
+    every: u64,
+}
+
+/// Reads one buffer of [`MATRIX`] bytes, and writes small ones.
+const READER: Kind = Kind {
+    program: "jacobi",
+    options: &["--size", "1024", "--steps", "200"],
+    held_at: 50,
+    every: 10,
+};
+const MATRIX: u64 = 8 * MIB;
+/// Writes its two buffers, of [`FIELD`] bytes each, in turn.
+const WRITER: Kind = Kind {
+    program: "heat2d",
+    options: &["--size", "600", "--steps", "200"],
+    held_at: 100,
+    every: 20,
+};
+const FIELD: u64 = 600 * 600 * 4;
+/// Writes buffers that nothing names, of 2.4 MB each.
+const STRAYING: Kind = Kind {
+    program: "overrun",
+    options: &["--size", "600000", "--steps", "100"],
+    held_at: 50,
+    every: 10,
+};
+
+struct Common {
+    scene: Scene,
+    /// What the program prints when nothing happens to it.
+    digest: Option<String>,
+}
+
+impl Common {
+    /// Image `image` of the program, which stands still there, and the digest it must reach; its devices as `variables` say.
+    fn new(kind: &Kind, variables: &[(&str, String)]) -> Result<Self> {
+        let scene = Scene::new()?;
+        let path = scene.tree().program(kind.program)?;
+        let digest = scene.straight(kind.program, kind.options)?.digest;
+        ensure!(digest.is_some(), "`{}` printed no digest", kind.program);
+        let held = scene.hold(kind.held_at)?;
+        let variables = [variables, &held].concat();
+        let fermata = scene.fermata();
+        fermata.run_with(&variables, "source", Device::Soft, &path, kind.options)?;
+        scene.wait_steps("source", (kind.held_at / kind.every) as usize)?;
+        fermata.checkpoint("source", "image", Mode::Stop)?;
+        fermata.kill("source")?;
+        Ok(Self { scene, digest })
+    }
+
+    /// Restores the image as sessions of these names, and waits until all of their data is there.
+    fn restore(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.scene.fermata().restore("image", name, Device::Soft)?;
+        }
+        names.iter().try_for_each(|name| self.wait_data(name))
+    }
+
+    fn wait_data(&self, name: &str) -> Result<()> {
+        wait_until("data is there", || Ok(self.stand(name)? == "complete"))
+    }
+
+    fn stand(&self, name: &str) -> Result<String> {
+        let arrival = self.scene.fermata().session(name)?.arrival;
+        Ok(arrival.map_or_else(|| "none".to_owned(), |it| it.stand))
+    }
+
+    /// What session `name` has on the device: `bytes`, `common` or `common_part`.
+    fn memory(&self, name: &str, what: &str) -> Result<u64> {
+        let told = self
+            .scene
+            .fermata()
+            .call(&["ps", "--memory", "--json"])?
+            .success("fermata ps")?;
+        let told: Value = serde_json::from_str(&told.stdout)?;
+        let all = told["memory"].as_array().context("memory")?;
+        let of = all.iter().find(|it| it["session"] == name);
+        let of = of.with_context(|| format!("nothing of `{name}`"))?;
+        let devices = of["devices"].as_array().context("devices")?;
+        Ok(devices.iter().filter_map(|it| it[what].as_u64()).sum())
+    }
+
+    fn wait_common(&self, name: &str, bytes: u64) -> Result<()> {
+        wait_until(&format!("`{name}` has {bytes} bytes in common"), || {
+            Ok(self.memory(name, "common")? == bytes)
+        })
+    }
+
+    fn check_digest(&self, name: &str) -> Result<()> {
+        let fermata = self.scene.fermata();
+        let status = fermata.wait_exit(name, PROGRAM_LIMIT)?;
+        let log = fermata.log(name)?;
+        ensure!(status == 0, "`{name}` ended with {status}: {log}");
+        self.check_log(name, &log)
+    }
+
+    /// The same of a session that another daemon has started, which knows its status.
+    fn check_end(&self, name: &str) -> Result<()> {
+        wait_until("a session ends", || {
+            Ok(self.scene.fermata().session(name)?.state == "exited")
+        })?;
+        self.check_log(name, &self.scene.fermata().log(name)?)
+    }
+
+    fn check_log(&self, name: &str, log: &str) -> Result<()> {
+        let output = Output::parse(log)?;
+        ensure!(
+            output.digest == self.digest,
+            "`{name}`: {:?} instead of {:?}",
+            output.digest,
+            self.digest
+        );
+        output.check_complete(&output)
+    }
+
+    /// Stops or continues the program of a session.
+    fn signal(&self, name: &str, signal: Signal) -> Result<()> {
+        let process = self.scene.process(name, Which::Program)?;
+        let pid = Pid::from_raw(process.pid).context("process number 0")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn close(self) -> Result<()> {
+        let verified = self.scene.fermata().call(&["images", "verify", "image"])?;
+        verified.success("fermata images verify")?;
+        self.scene.close()
+    }
+}
+
+/// Eight would need 80 MiB by themselves, and have 48.
+#[test]
+fn eight_instances_of_one_image_have_its_data_once() -> Result<()> {
+    let account = tempfile::tempdir()?;
+    let folder = account.path().to_str().context("path")?;
+    let device = [
+        ("FERMATA_SOFTGPU_SHARED", folder.to_owned()),
+        ("FERMATA_SOFTGPU_MEMORY", "48M".to_owned()),
+    ];
+    let common = Common::new(&READER, &device)?;
+    common.restore(&["a"])?;
+    ensure!(common.memory("a", "common")? == 0, "it is alone");
+    common.restore(&["b"])?;
+    for name in ["a", "b"] {
+        common.wait_common(name, MATRIX)?;
+        ensure!(common.memory(name, "common_part")? == MATRIX / 2);
+        ensure!(common.memory(name, "bytes")? > MATRIX);
+    }
+    let path = common.scene.fermata().image("image");
+    let path = path.to_str().context("path")?;
+    let words = ["restore", path, "--copies", "6", "--name", "copy"];
+    common
+        .scene
+        .fermata()
+        .call(&words)?
+        .success("fermata restore")?;
+    let copies: Vec<String> = (1..=6).map(|it| format!("copy-{it}")).collect();
+    for name in &copies {
+        common.wait_data(name)?;
+        common.wait_common(name, MATRIX)?;
+        ensure!(common.memory(name, "common_part")? == MATRIX / 8);
+    }
+    common.scene.let_go()?;
+    for name in copies.iter().map(String::as_str).chain(["a", "b"]) {
+        common.check_digest(name)?;
+        ensure!(common.stand(name)? == "complete", "`{name}` is rolled back");
+    }
+    common.close()
+}
+
+/// At once, so that each finds the others loading.
+#[test]
+fn instances_that_start_at_once_load_each_block_once() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    let path = common.scene.fermata().image("image");
+    let path = path.to_str().context("path")?;
+    let words = ["restore", path, "--copies", "3", "--name", "copy"];
+    common
+        .scene
+        .fermata()
+        .call(&words)?
+        .success("fermata restore")?;
+    let copies = ["copy-1", "copy-2", "copy-3"];
+    for name in copies {
+        common.wait_data(name)?;
+        common.wait_common(name, 2 * FIELD)?;
+    }
+    common.scene.let_go()?;
+    for name in copies {
+        common.check_digest(name)?;
+    }
+    common.close()
+}
+
+#[test]
+fn what_one_writes_is_its_own_and_the_others_go_on_with_what_they_have() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    common.restore(&["a", "b", "c"])?;
+    common.wait_common("a", 2 * FIELD)?;
+    for name in ["b", "c"] {
+        common.signal(name, Signal::STOP)?;
+    }
+    common.scene.let_go_to(WRITER.held_at + WRITER.every)?;
+    let reached = (WRITER.held_at / WRITER.every) as usize + 1;
+    common.scene.wait_steps("a", reached)?;
+    common.wait_common("a", 0)?;
+    common.wait_common("b", 2 * FIELD)?;
+    common.signal("b", Signal::CONT)?;
+    common.scene.wait_steps("b", reached)?;
+    common.wait_common("b", 0)?;
+    common.wait_common("c", 0)?;
+    common.scene.let_go()?;
+    common.check_digest("a")?;
+    common.check_digest("b")?;
+    // What it writes it has alone by now.
+    common.signal("c", Signal::CONT)?;
+    common.check_digest("c")?;
+    // What the image's program writes is known, and loaded as its own.
+    common.scene.let_go_to(WRITER.held_at)?;
+    common.restore(&["d", "e"])?;
+    common.wait_common("d", 0)?;
+    common.scene.let_go()?;
+    common.check_digest("d")?;
+    common.check_digest("e")?;
+    common.close()
+}
+
+#[test]
+fn a_write_that_was_not_foreseen_is_rolled_back_and_remembered() -> Result<()> {
+    let common = Common::new(&STRAYING, &[])?;
+    common.restore(&["a", "b"])?;
+    common.wait_common("b", 6 * 2_400_000)?;
+    common.signal("b", Signal::STOP)?;
+    common.scene.let_go()?;
+    common.check_digest("a")?;
+    ensure!(common.stand("a")? == "rolled-back", "it was not caught");
+    let note = common.scene.fermata().session("a")?.note;
+    let told = note.is_some_and(|it| it.contains("memory that other sessions have"));
+    ensure!(told, "the user is not told");
+    // It knows nothing of that.
+    common.signal("b", Signal::CONT)?;
+    common.check_digest("b")?;
+    for name in ["c", "d"] {
+        common
+            .scene
+            .fermata()
+            .restore("image", name, Device::Soft)?;
+    }
+    for name in ["c", "d"] {
+        common.check_digest(name)?;
+        let stand = common.stand(name)?;
+        ensure!(stand == "complete", "it was not remembered: {stand}");
+    }
+    common.close()
+}
+
+#[test]
+fn the_end_of_one_costs_the_others_nothing() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    common.restore(&["a", "b", "c"])?;
+    common.wait_common("c", 2 * FIELD)?;
+    // The one that has loaded it, in the hardest way.
+    kill_nine(&common.scene.process("a", Which::Worker)?)?;
+    common.scene.fermata().kill("a")?;
+    common.wait_common("c", 2 * FIELD)?;
+    common.scene.fermata().kill("b")?;
+    common.wait_common("c", 0)?;
+    common.restore(&["d"])?;
+    common.wait_common("d", 2 * FIELD)?;
+    common.scene.let_go()?;
+    common.check_digest("c")?;
+    common.check_digest("d")?;
+    common.close()
+}
+
+#[test]
+fn the_end_of_a_daemon_costs_no_session_anything() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    common.restore(&["a", "b"])?;
+    common.wait_common("b", 2 * FIELD)?;
+    common.scene.kill_daemon()?;
+    common.scene.wait_back("a")?;
+    common.scene.wait_back("b")?;
+    // The next daemon knows of nothing that is common.
+    ensure!(common.memory("a", "common")? == 0);
+    common.restore(&["c"])?;
+    common.scene.let_go()?;
+    common.check_end("a")?;
+    common.check_end("b")?;
+    common.check_digest("c")?;
+    common.close()
+}
+
+#[test]
+fn an_unforeseen_write_after_the_end_of_a_daemon_is_rolled_back_by_the_next() -> Result<()> {
+    let common = Common::new(&STRAYING, &[])?;
+    common.restore(&["a"])?;
+    common.scene.kill_daemon()?;
+    common.scene.let_go()?;
+    common.check_end("a")?;
+    common.close()
+}
+
+/// Checkpoints of a session that has memory in common, by each protocol, while it makes that its own.
+#[test]
+fn an_image_of_a_session_that_has_memory_in_common_is_right() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    let fermata = common.scene.fermata();
+    let modes = [Mode::Stop, Mode::Cow, Mode::Recopy, Mode::Snapshot];
+    common.restore(&["witness"])?;
+    common.signal("witness", Signal::STOP)?;
+    for mode in modes {
+        let name = mode.name();
+        common.restore(&[name])?;
+    }
+    common.wait_common("witness", 2 * FIELD)?;
+    for mode in modes {
+        let name = mode.name();
+        fermata.checkpoint(name, &format!("of-{name}"), mode)?;
+        common.wait_common(name, 2 * FIELD)?;
+    }
+    common.scene.let_go()?;
+    for mode in modes {
+        let (name, again) = (mode.name(), format!("again-{}", mode.name()));
+        common.check_digest(name)?;
+        fermata.restore(&format!("of-{name}"), &again, Device::Soft)?;
+        common.check_digest(&again)?;
+    }
+    common.signal("witness", Signal::CONT)?;
+    common.check_digest("witness")?;
+    common.close()
+}
+
+#[test]
+fn a_session_that_writes_while_it_is_captured_gives_a_right_image() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    let fermata = common.scene.fermata();
+    for mode in [Mode::Cow, Mode::Recopy] {
+        let (name, image) = (mode.name(), format!("of-{}", mode.name()));
+        common.restore(&[name, "other"])?;
+        common.wait_common(name, 2 * FIELD)?;
+        common.signal("other", Signal::STOP)?;
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| fermata.checkpoint(name, &image, mode));
+            common.scene.let_go_to(WRITER.held_at + 2 * WRITER.every)?;
+            taken.join().map_err(|_| anyhow::anyhow!("checkpoint"))?
+        })?;
+        common.scene.let_go()?;
+        common.check_digest(name)?;
+        let again = format!("again-{name}");
+        fermata.restore(&image, &again, Device::Soft)?;
+        common.check_digest(&again)?;
+        common.signal("other", Signal::CONT)?;
+        common.check_digest("other")?;
+        common.scene.let_go_to(WRITER.held_at)?;
+    }
+    common.close()
+}
+
+#[test]
+fn a_paused_session_has_nothing_in_common_and_comes_back_right() -> Result<()> {
+    let common = Common::new(&WRITER, &[])?;
+    let fermata = common.scene.fermata();
+    common.restore(&["a", "b"])?;
+    common.wait_common("b", 2 * FIELD)?;
+    fermata.call(&["pause", "a"])?.success("fermata pause")?;
+    common.wait_common("b", 0)?;
+    common.restore(&["c"])?;
+    common.wait_common("b", 2 * FIELD)?;
+    fermata.call(&["resume", "a"])?.success("fermata resume")?;
+    common.scene.let_go()?;
+    for name in ["a", "b", "c"] {
+        common.check_digest(name)?;
+    }
+    common.close()
+}
+
+#[test]
+fn damaged_data_is_had_by_nobody() -> Result<()> {
+    let common = Common::new(&READER, &[])?;
+    let mut packs = common.scene.image_files()?;
+    packs.retain(|it| it.extension().is_some_and(|ending| ending == "pack"));
+    ensure!(packs.len() == 1, "packs: {packs:?}");
+    let whole = std::fs::read(&packs[0])?;
+    let mut damaged = whole.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    std::fs::write(&packs[0], damaged)?;
+    std::thread::scope(|scope| {
+        let broken = ["one", "two"].map(|name| {
+            let scene = &common.scene;
+            scope.spawn(move || {
+                let restored = scene.try_restore("image", name)?;
+                match restored.status {
+                    0 => scene.fermata().call(&["wait", name]),
+                    _ => Ok(restored),
+                }
+            })
+        });
+        for said in broken {
+            let said = said.join().map_err(|_| anyhow::anyhow!("restore"))??;
+            ensure!(said.status == DAMAGED, "{}: {}", said.status, said.stderr);
+        }
+        Ok(())
+    })?;
+    std::fs::write(&packs[0], whole)?;
+    common.restore(&["three", "four"])?;
+    common.wait_common("three", MATRIX)?;
+    common.scene.let_go()?;
+    common.check_digest("three")?;
+    common.check_digest("four")?;
+    common.close()
+}
+
+#[test]
+fn with_the_setting_off_each_session_has_its_own() -> Result<()> {
+    let scene = Scene::new()?;
+    // Its daemon is the one that the others talk to.
+    scene
+        .fermata()
+        .call_with(&["ps"], &[("FERMATA_COMMON_MEMORY", "0")])?
+        .success("fermata ps")?;
+    let program = scene.tree().program(READER.program)?;
+    let held = scene.hold(READER.held_at)?;
+    let fermata = scene.fermata();
+    fermata.run_with(&held, "source", Device::Soft, &program, READER.options)?;
+    scene.wait_steps("source", 5)?;
+    fermata.checkpoint("source", "image", Mode::Stop)?;
+    let digest = None;
+    let common = Common { scene, digest };
+    common.restore(&["a", "b"])?;
+    for name in ["a", "b"] {
+        ensure!(common.memory(name, "common")? == 0);
+    }
+    for name in ["source", "a", "b"] {
+        common.scene.fermata().kill(name)?;
+    }
+    common.close()
+}

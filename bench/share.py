@@ -1,0 +1,115 @@
+"""How soon instances of one image are at work, and what device memory each takes, where equal memory is there once.
+
+    bench/share.py REPORT.json [--gib 16] [--instances 4] [--buffers 160] [--off] [--device gpu|soft]
+
+`served` holds N GiB of weights that it only reads. Its image is restored so often, one instance after another, each beside those
+before it; all go on reading. For each: seconds from the command to its first kernel done and to its first pass over all
+weights, until all data was there, what of it other instances had already, and what the device had used before and after. `--off`: each
+instance has its own (`FERMATA_COMMON_MEMORY=0`). At the end each proves its bytes. Images are in memory, so host memory for
+the data is needed.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import time
+
+from measure import TREE, Daemon, call, document, facts, wait_for
+
+# A driver takes seconds to give back what an ended worker had.
+REST = 3
+
+
+def used_mib(device):
+    """What processes use of the first GPU, in MiB; none of the software GPU."""
+    if device == "soft":
+        return None
+    told = call("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    return int(told.splitlines()[0])
+
+
+def memory(daemon, name):
+    """Bytes that a session has on devices, and what of them others have, too."""
+    told = document(daemon.fermata("ps", "--memory", "--json"))["memory"]
+    devices = next(it for it in told if it["session"] == name)["devices"]
+    return {what: sum(it[what] for it in devices) for what in ("bytes", "common", "common_part")}
+
+
+def moment(daemon, name, what):
+    """When a program said that it had done `what`."""
+    found = re.search(rf"^{what} ([\d.]+)$", daemon.told("logs", name), re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def restored(daemon, name, device):
+    before = used_mib(device)
+    begun = time.time()
+    daemon.fermata("restore", "image", "--detach", "--name", name, "--device", device)
+    command = time.time() - begun
+    wait_for(lambda: moment(daemon, name, "all"), f"the first pass of `{name}`")
+    wait_for(lambda: daemon.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`")
+    arrival = daemon.session(name)["arrival"]
+    common = [it["bytes"] for it in arrival["steps"] if it["name"] == "common"]
+    return {
+        "command_s": command,
+        "first_kernel_s": moment(daemon, name, "first") - begun,
+        "first_pass_s": moment(daemon, name, "all") - begun,
+        "data_s": arrival["seconds"],
+        "stand": arrival["stand"],
+        "bytes": arrival["total"],
+        "bytes_of_others": sum(common),
+        "used_before_mib": before,
+        "used_after_mib": used_mib(device),
+        **memory(daemon, name),
+        "steps": arrival["steps"],
+    }
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("report", type=pathlib.Path)
+    arguments.add_argument("--gib", type=float, default=16)
+    arguments.add_argument("--instances", type=int, default=4)
+    arguments.add_argument("--buffers", type=int, default=160)
+    arguments.add_argument("--off", action="store_true")
+    arguments.add_argument("--device", choices=["gpu", "soft"], default="gpu")
+    arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-share"))
+    arguments = arguments.parse_args()
+    work, gib = arguments.work / str(os.getpid()), arguments.gib
+    settings = {"FERMATA_SPARE_WORKERS": "2"}
+    if arguments.device == "gpu":
+        settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{int(gib) + 8}G"}
+    if arguments.off:
+        settings["FERMATA_COMMON_MEMORY"] = "0"
+    daemon = Daemon(work, work / "images", **settings)
+    go, end = work / "go", work / "end"
+    daemon.fermata("run", "--device", arguments.device, "--detach", "--name", "source", "--", str(TREE / "bench" / "served"),
+                   "--gib", str(gib), "--buffers", str(arguments.buffers), "--until", str(go), "--end", str(end))
+    wait_for(lambda: "ready" in daemon.told("logs", "source"), "the program's `ready`")
+    if arguments.device == "gpu":
+        wait_for(lambda: daemon.tier()[0] >= gib * (1 << 30), "the memory tier")
+    daemon.fermata("checkpoint", "source", "--mode", "stop", "--then", "stop", "-o", "image")
+    go.touch()
+    report = {**facts(), "gib": gib, "buffers": arguments.buffers, "common": not arguments.off, "instances": []}
+    names = [f"instance-{n + 1}" for n in range(arguments.instances)]
+    for name in names:
+        time.sleep(REST if arguments.device == "gpu" else 0)
+        one = restored(daemon, name, arguments.device)
+        report["instances"].append(one)
+        print(f"{name}: first kernel {one['first_kernel_s']:.3f} s, first pass {one['first_pass_s']:.3f} s, "
+              f"{one['bytes_of_others'] >> 20} of {one['bytes'] >> 20} MiB of others, "
+              f"device {one['used_before_mib']} to {one['used_after_mib']} MiB", flush=True)
+        arguments.report.write_text(json.dumps(report, indent=1))
+    end.touch()
+    wait_for(lambda: all("digest" in daemon.told("logs", name) for name in names), "the programs' digests")
+    ends = {daemon.told("logs", name).strip().splitlines()[-1] for name in names}
+    report["programs"], report["whole"] = sorted(ends), len(ends) == 1 and ends.pop().endswith("bad 0")
+    print("whole" if report["whole"] else f"NOT whole: {report['programs']}")
+    daemon.end()
+    arguments.report.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

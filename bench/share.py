@@ -5,7 +5,7 @@
 `served` holds N GiB of weights that it only reads. Its image is restored so often, one instance after another, each beside those
 before it; all go on reading. For each: seconds from the command to its first kernel done and to its first pass over all
 weights, until all data was there, what of it other instances had already, and what the device had used before and after. `--off`: each
-instance has its own (`FERMATA_COMMON_MEMORY=0`). At the end each proves its bytes. Images are in memory, so host memory for
+instance has its own (no `FERMATA_COMMON_MEMORY`). At the end each proves its bytes. Images are in memory, so host memory for
 the data is needed.
 """
 
@@ -78,11 +78,9 @@ def main():
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-share"))
     arguments = arguments.parse_args()
     work, gib = arguments.work / str(os.getpid()), arguments.gib
-    settings = {"FERMATA_SPARE_WORKERS": "2"}
+    settings = {"FERMATA_SPARE_WORKERS": "2"} | ({} if arguments.off else {"FERMATA_COMMON_MEMORY": "1"})
     if arguments.device == "gpu":
         settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{int(gib) + 8}G"}
-    if arguments.off:
-        settings["FERMATA_COMMON_MEMORY"] = "0"
     daemon = Daemon(work, work / "images", **settings)
     go, end = work / "go", work / "end"
     daemon.fermata("run", "--device", arguments.device, "--detach", "--name", "source", "--", str(TREE / "bench" / "served"),

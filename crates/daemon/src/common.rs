@@ -84,7 +84,7 @@ impl Commons {
     /// As the environment says.
     pub fn from_env() -> Self {
         Self {
-            on: settings::number(SETTING).ok().flatten() != Some(0),
+            on: settings::number(SETTING).ok().flatten() == Some(1),
             state: Arc::default(),
         }
     }

@@ -214,7 +214,9 @@ mod tests {
         };
         client.claim(
             vec![claim],
-            Box::new(move |it| drop(give.send(matches!(it, Told::Gone)))),
+            Box::new(move |it| {
+                let _ = give.send(matches!(it, Told::Gone));
+            }),
         );
         let (asked, _) = keeper.recv(ANSWER_TIME).expect("asked");
         assert!(matches!(asked, ToKeeper::Claim { blocks } if blocks[0].key == KEY.to_string()));

@@ -187,7 +187,7 @@ pub const SETTINGS: &[Setting] = &[
         Daemon,
         Count(1),
         "1: sessions restored from equal data have device memory in common until they write it, where the driver can map memory for reading; 0: each has its own",
-        "1",
+        "0",
     ),
     setting(
         "FERMATA_DEVICE_WAIT",

@@ -94,6 +94,10 @@ fn watch(session: &Session) {
         // It may be another meanwhile.
         root.ends_within(TURN);
     }
+    // One that is rolled back has ended for that. What starts again is a child of this daemon.
+    if session.lock().again.is_some() {
+        return;
+    }
     // It writes the status after the end, and ends then.
     if let Some(outer) = outer {
         outer.ends_within(END_TIME);

@@ -4,6 +4,7 @@
 //! allocations are asked for: a slab of small ones is written soon. Blocks that earlier restores of the image have seen written
 //! are loaded as the session's own.
 
+use fermata_abi::op::Address;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl Claims {
         keeper: Arc<dyn Keeper>,
         driver: &Driver,
         blocks: &Blocks,
-        written: &[u64],
+        written: &[Address],
     ) -> Option<Arc<Self>> {
         let mut devices: HashMap<u32, Option<String>> = HashMap::new();
         let mut known = BTreeSet::new();
@@ -126,7 +127,7 @@ impl Claims {
     }
 
     /// Address, length and key of each block that was asked for.
-    pub fn blocks(&self, blocks: &Blocks) -> Vec<(u64, u64, CommonKey)> {
+    pub fn blocks(&self, blocks: &Blocks) -> Vec<(Address, u64, CommonKey)> {
         let of = |(index, claim): (&usize, &Claim)| {
             let block = &blocks.all()[*index];
             (block.at, block.len, claim.key)
@@ -179,12 +180,15 @@ mod tests {
             buffer: at,
             offset,
             len,
-            source: Source::Device { device: 0, address },
+            source: Source::Device {
+                device: 0,
+                address: Address::from_raw(address),
+            },
         }
     }
 
     fn block(at: u64, content: &[u8]) -> Block {
-        let mut block = Block::new(at, PAGE, 0);
+        let mut block = Block::new(Address::from_raw(at), PAGE, 0);
         let half = PAGE / 2;
         let stored = piece(at, 0, half as usize);
         block.stored.push((stored, ChunkId::of(content)));

@@ -37,13 +37,13 @@ struct Block {
 }
 
 fn replace(live: &mut Live, at: Address, alone: bool) -> Result<(), DriverError> {
-    let device = fermata_device::layout::device_of(at).unwrap_or_default();
+    let device = fermata_device::layout::device_of(at.raw()).unwrap_or_default();
     if live.enter_device(device).is_err() {
         live.enter_any()?;
     }
     match alone {
-        true => live.space.open(&live.driver, at),
-        false => live.space.make_own(&live.driver, at),
+        true => live.space.open(&live.driver, at.raw()),
+        false => live.space.make_own(&live.driver, at.raw()),
     }
 }
 
@@ -127,7 +127,7 @@ impl Guard {
                 self.foreseen(&set)
             }
         };
-        found.retain(|at| site.live.space.is_common(*at));
+        found.retain(|at| site.live.space.is_common(at.raw()));
         found
     }
 
@@ -136,7 +136,7 @@ impl Guard {
     pub fn needs_of_graph(&self, live: &Live, graph: &Graph) -> Vec<Address> {
         let mut found = Vec::new();
         self.collect(graph, &mut found);
-        found.retain(|at| live.space.is_common(*at));
+        found.retain(|at| live.space.is_common(at.raw()));
         found.sort_unstable();
         found.dedup();
         found
@@ -145,10 +145,15 @@ impl Guard {
     fn collect(&self, graph: &Graph, found: &mut Vec<Address>) {
         for (_, node) in graph.nodes() {
             match &node.kind {
-                NodeKind::Memcpy(copy) => found.extend(self.around(copy.dst.address)),
-                NodeKind::Memset(fill) => found.extend(self.around(fill.dst)),
+                NodeKind::Memcpy(copy) => {
+                    found.extend(self.around(Address::from_raw(copy.dst.address)))
+                }
+                NodeKind::Memset(fill) => found.extend(self.around(Address::from_raw(fill.dst))),
                 NodeKind::BatchMemOp(ops) => {
-                    found.extend(ops.iter().flat_map(|op| self.around(op.address)));
+                    found.extend(
+                        ops.iter()
+                            .flat_map(|op| self.around(Address::from_raw(op.address))),
+                    );
                 }
                 NodeKind::ChildGraph(inner) => self.collect(inner, found),
                 _ => {}
@@ -189,7 +194,7 @@ impl Guard {
         let mut wanted: Vec<(Address, CommonKey)> = Vec::new();
         for (at, block) in &self.blocks {
             let is_needed = needed.contains(at);
-            if (is_needed || self.opaque) && live.space.is_common(*at) {
+            if (is_needed || self.opaque) && live.space.is_common(at.raw()) {
                 wanted.push((*at, block.key));
             }
         }
@@ -225,7 +230,7 @@ impl Guard {
     /// A context has died of an illegal access, for `reason`. True if a write to common memory may have been it: the session
     /// is to start again from its image, and the program must get no answer any more.
     pub fn condemns(&mut self, live: &Live, reason: &str) -> bool {
-        let may = self.blocks.keys().any(|at| live.space.is_common(*at));
+        let may = self.blocks.keys().any(|at| live.space.is_common(at.raw()));
         if may {
             self.recorder.mis_speculated(&[]);
             self.give_up(reason);
@@ -242,14 +247,14 @@ impl Guard {
     fn settle(&mut self, live: &Live) {
         if self.schedule.as_ref().is_some_and(|it| it.is_adopted()) {
             self.schedule = None;
-            self.blocks.retain(|at, _| live.space.is_common(*at));
+            self.blocks.retain(|at, _| live.space.is_common(at.raw()));
         }
         if self.schedule.is_some() || self.freed.is_empty() {
             return;
         }
         let (blocks, keeper) = (&mut self.blocks, self.claims.keeper());
         self.freed.retain(|at| {
-            let there = live.space.is_common(*at);
+            let there = live.space.is_common(at.raw());
             if let (false, Some(block)) = (there, blocks.get(at)) {
                 keeper.leave(&block.key);
                 blocks.remove(at);
@@ -309,7 +314,7 @@ impl Guard {
     fn within(&self, start: Address, len: u64) -> impl Iterator<Item = Address> {
         let end = start.saturating_add(len);
         let before = self.blocks.range(..end).rev();
-        let touching = before.take_while(move |(at, block)| *at + block.len > start);
+        let touching = before.take_while(move |(at, block)| **at + block.len > start);
         touching.map(|(at, _)| *at)
     }
 }

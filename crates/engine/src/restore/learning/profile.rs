@@ -139,7 +139,7 @@ impl Profile {
     }
 
     /// The program writes the blocks at these addresses. True if that was not known.
-    pub fn add_written(&mut self, blocks: &[u64]) -> bool {
+    pub fn add_written(&mut self, blocks: &[Address]) -> bool {
         let before = self.written.len();
         for at in blocks {
             if self.written.len() < MOST_WRITTEN && !self.written.contains(at) {

@@ -95,7 +95,7 @@ impl Recorder {
     }
 
     /// The program writes the blocks at these addresses.
-    pub fn wrote(&self, blocks: &[u64]) {
+    pub fn wrote(&self, blocks: &[Address]) {
         if self.recorded.lock().profile.add_written(blocks) {
             self.keep();
         }

@@ -482,7 +482,7 @@ impl Loader {
     ) -> Result<bool, DriverError> {
         let block = &self.blocks.all()[index];
         self.driver.unmap(window, block.len)?;
-        self.driver.map(block.at, block.len, 0, memory)?;
+        self.driver.map(block.at.raw(), block.len, 0, memory)?;
         let claims = self.claims.as_ref().filter(|it| it.is_own(index));
         if let Some(claims) = claims {
             let shared = self
@@ -507,7 +507,8 @@ impl Loader {
             .reachers
             .get(&block.device)
             .map_or(&itself[..], |it| it);
-        self.driver.set_access(block.at.raw(), block.len, access, devices)
+        self.driver
+            .set_access(block.at.raw(), block.len, access, devices)
     }
 
     /// Another worker's memory of a block has come. One that cannot be mapped is loaded here.
@@ -543,10 +544,12 @@ impl Loader {
         }
         let (memory, device) = driver.import_memory(memory)?;
         let mapped = match device == block.device {
-            true => driver.map(block.at, block.len, 0, memory).and_then(|()| {
-                self.grant(block, cu::CU_MEM_ACCESS_FLAGS_PROT_READ)
-                    .inspect_err(|_| drop(driver.unmap(block.at, block.len)))
-            }),
+            true => driver
+                .map(block.at.raw(), block.len, 0, memory)
+                .and_then(|()| {
+                    self.grant(block, cu::CU_MEM_ACCESS_FLAGS_PROT_READ)
+                        .inspect_err(|_| drop(driver.unmap(block.at.raw(), block.len)))
+                }),
             false => Err(DriverError {
                 call: "cuMemImportFromShareableHandle",
                 code: cu::CUDA_ERROR_INVALID_DEVICE,

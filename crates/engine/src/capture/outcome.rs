@@ -82,7 +82,7 @@ pub(super) fn conclude(
         launched,
     } = verdict;
     let ahead = |sink: Sink, overtaken: Option<&BTreeSet<u64>>| {
-        sink.wish().go_on();
+        sink.signals().go_on();
         let named: BTreeSet<u64> = validation.misses.iter().map(|miss| miss.buffer).collect();
         let buffers = overtaken.into_iter().flatten().copied();
         Ahead {

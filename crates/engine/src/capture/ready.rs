@@ -161,7 +161,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     let mut tools = Tools {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
         validation: Validation::default(),
-        wish: sink.wish(),
+        signals: sink.signals(),
         sink,
         pools: Vec::new(),
     };

@@ -40,7 +40,7 @@ pub(super) fn launch(
         way,
         validation,
         sink,
-        wish,
+        signals,
         pools,
     } = tools;
     let purpose = match finish {
@@ -51,7 +51,7 @@ pub(super) fn launch(
     let predictor = site.live.lasting.take::<Predictor>().unwrap_or_default();
     let by = validation.by;
     let checker = by.by_instrumenting().then(|| Checker::new(site));
-    let shared = Arc::new(Shared::new(purpose, map, pools, validation, wish));
+    let shared = Arc::new(Shared::new(purpose, map, pools, validation, signals));
     let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor, checker);
     let conductor = Conductor {
         shared: Arc::clone(&shared),

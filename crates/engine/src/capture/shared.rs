@@ -15,7 +15,7 @@ use super::map::{ChunkMap, Mark};
 use super::pool::{DevicePool, of_device};
 use super::purpose::Purpose;
 use crate::EngineError;
-use crate::sink::Wish;
+use crate::sink::Signals;
 use fermata_terms::{Stall, Validation};
 
 /// A point in a stream of ours, after copies aside.
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     /// The serving thread waits for a piece.
     pressed: bool,
     /// The same for the sink, which then does not wait for storage.
-    wish: Arc<Wish>,
+    signals: Arc<Signals>,
     /// When the last piece that it had waited for was there, or it went on.
     pub relieved: Option<Instant>,
     /// Passes over what was written meanwhile, and the bytes of the last.
@@ -97,7 +97,7 @@ impl Shared {
         map: ChunkMap,
         pools: Vec<DevicePool>,
         validation: Validation,
-        wish: Arc<Wish>,
+        signals: Arc<Signals>,
     ) -> Self {
         let last_pass = map.left().bytes;
         let inner = Inner {
@@ -114,7 +114,7 @@ impl Shared {
             launched: HashMap::new(),
             closed: false,
             pressed: false,
-            wish,
+            signals,
             relieved: None,
             passes: 1,
             last_pass,
@@ -214,7 +214,7 @@ impl Shared {
     pub(crate) fn give_up(&self, why: EngineError) {
         let mut inner = self.inner.lock();
         inner.failure.get_or_insert(why);
-        inner.wish.give_up();
+        inner.signals.give_up();
         drop(inner);
         self.changed.notify_all();
     }
@@ -267,7 +267,7 @@ impl Inner {
     /// The serving thread waits for a piece from now on, or does not.
     pub(crate) fn press(&mut self, pressed: bool) {
         self.pressed = pressed;
-        self.wish.hurry(pressed);
+        self.signals.hurry(pressed);
     }
 
     /// A launch could not be checked; the first reason is told.

@@ -154,9 +154,9 @@ fn aside_all(
         copy_aside(&site.live.driver, &map, aside, StreamHandle::LEGACY).map_err(failed())?;
     }
     // Host memory is read meanwhile.
-    tools.wish.hurry(true);
+    tools.signals.hurry(true);
     take_unwatched(site, &mut tools.sink, plan)?;
-    tools.wish.hurry(false);
+    tools.signals.hurry(false);
     for (device, aside) in aside {
         site.live.forget_current();
         site.live
@@ -200,7 +200,7 @@ fn known_all(
         steps.add("hash", from, device_bytes(plan));
     }
     let from = Instant::now();
-    tools.wish.hurry(true);
+    tools.signals.hurry(true);
     take_unwatched(site, &mut tools.sink, plan)?;
     let of_variables = variable_buffers(site);
     let small = plan
@@ -232,7 +232,7 @@ fn known_all(
         watched.push((*piece, digest, !at_once));
     }
     tools.sink.take(&mut now.into_iter(), &mut |_| {})?;
-    tools.wish.hurry(false);
+    tools.signals.hurry(false);
     steps.add("copy", from, 0);
     Ok(ChunkMap::new(&site.session, &watched))
 }

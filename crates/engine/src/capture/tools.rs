@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fermata_terms::{Validation, Way};
 
 use super::pool::DevicePool;
-use crate::sink::{Sink, Wish};
+use crate::sink::{Signals, Sink};
 
 /// See the module.
 pub(super) struct Tools {
@@ -16,7 +16,7 @@ pub(super) struct Tools {
     /// Where copies go.
     pub(super) sink: Sink,
     /// Whether the program waits for what the sink takes.
-    pub(super) wish: Arc<Wish>,
+    pub(super) signals: Arc<Signals>,
     /// Memory set aside on the devices.
     pub(super) pools: Vec<DevicePool>,
 }

@@ -138,7 +138,7 @@ fn take(
     let mut sink = match ahead {
         Some(Ahead { mut sink, .. }) => {
             // Somebody has asked for a short stop.
-            sink.wish().hurry(true);
+            sink.signals().hurry(true);
             sink.renew(live, plan)?;
             sink
         }

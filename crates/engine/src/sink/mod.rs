@@ -32,7 +32,7 @@ mod behind;
 mod order;
 mod pace;
 mod reservoir;
-mod wish;
+mod signals;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -47,7 +47,7 @@ use fermata_store::{Store, WriteOptions, moments};
 
 pub(crate) use behind::{Behind, Saved};
 pub(crate) use order::{Chunks, Order};
-pub(crate) use wish::Wish;
+pub(crate) use signals::Signals;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
@@ -123,9 +123,9 @@ impl Sink {
         self.copied
     }
 
-    /// What other threads wish of it.
-    pub fn wish(&self) -> Arc<Wish> {
-        Arc::clone(self.team.flow.wish())
+    /// What other threads tell it.
+    pub fn signals(&self) -> Arc<Signals> {
+        Arc::clone(self.team.flow.signals())
     }
 
     /// The program runs from now on: helpers leave the cores to it.
@@ -134,7 +134,7 @@ impl Sink {
     }
 
     /// Saves device and array pieces; see the module. Returns when all their bytes have been read, or it is given up
-    /// ([`Wish::give_up`]).
+    /// ([`Signals::give_up`]).
     ///
     /// # Errors
     /// A copy or a write failed, here or in an earlier call; the sink can only be dropped then.
@@ -173,7 +173,7 @@ impl Sink {
 
     /// Nothing more is to be taken.
     fn has_ended(&self) -> bool {
-        self.team.flow.failed() || self.team.flow.wish().is_given_up()
+        self.team.flow.failed() || self.team.flow.signals().is_given_up()
     }
 
     fn start(&mut self, mut job: Job, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {

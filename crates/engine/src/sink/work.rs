@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use super::order::{Chunks, Order};
 use super::pace::WriteRate;
 use super::reservoir::Reservoir;
-use super::wish::Wish;
+use super::signals::Signals;
 
 use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
@@ -82,7 +82,7 @@ pub(super) struct Flow {
     spare: Queue<OwnBuffer>,
     reservoir: Reservoir,
     /// The program waits for what is being taken.
-    wish: Arc<Wish>,
+    signals: Arc<Signals>,
     writer: PackWriter,
     pace: WriteRate,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
@@ -110,7 +110,7 @@ impl Flow {
             queue: Queue::new(usize::MAX, 1),
             spare,
             reservoir: Reservoir::new(reach.host_buffer),
-            wish: Arc::default(),
+            signals: Arc::default(),
             writer,
             pace: WriteRate::new(reach.write_rate),
             table: Mutex::default(),
@@ -221,7 +221,7 @@ impl Flow {
     /// waits there or all memory for this is in use.
     pub fn make_room(&self) -> bool {
         let staged = |load: &Load| matches!(load.content, Content::Copied(HostEnd::Buffer(_)));
-        let Some(mut buffer) = self.reservoir.take(self.wish.hurries()) else {
+        let Some(mut buffer) = self.reservoir.take(self.signals.hurries()) else {
             return false;
         };
         let Some(Load { job, content }) = self.queue.take_if(staged) else {
@@ -240,8 +240,8 @@ impl Flow {
         true
     }
 
-    pub fn wish(&self) -> &Arc<Wish> {
-        &self.wish
+    pub fn signals(&self) -> &Arc<Signals> {
+        &self.signals
     }
 
     pub fn fail(&self, error: EngineError) {
@@ -266,7 +266,7 @@ impl Flow {
             fill(&mut buffer);
             return Some(Content::Own(buffer));
         }
-        if self.wish.hurries()
+        if self.signals.hurries()
             && let Some(mut buffer) = self.reservoir.take(true)
         {
             fill(&mut buffer);

@@ -1,15 +1,15 @@
-//! What is wished of a sink from other threads than the one that takes.
+//! What other threads tell the one that takes: the program waits, or nothing of it is needed any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct Signals {
     hurry: AtomicBool,
     given_up: AtomicBool,
 }
 
-impl Wish {
+impl Signals {
     /// Whether the program waits for what is being taken: then it does not wait for storage, as long as there is host
     /// memory for what storage has not taken yet.
     pub fn hurry(&self, waits: bool) {

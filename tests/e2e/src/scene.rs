@@ -42,12 +42,27 @@ impl Scene {
     /// # Errors
     /// It does not.
     pub fn comes_back(name: &str, options: &[&str], mode: Mode) -> Result<()> {
+        Self::comes_back_with(&[], name, options, mode)
+    }
+
+    /// As [`Scene::comes_back`], where the program has more `variables`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn comes_back_with(
+        variables: &[(&str, String)],
+        name: &str,
+        options: &[&str],
+        mode: Mode,
+    ) -> Result<()> {
         let scene = Self::new()?;
         let fermata = scene.fermata();
         let program = scene.tree().program(name)?;
         // It must not end before the checkpoint.
         let last = options[3].parse()?;
-        fermata.run_with(&scene.hold(last)?, "one", Device::Soft, &program, options)?;
+        let held = scene.hold(last)?;
+        let variables = [variables, &held].concat();
+        fermata.run_with(&variables, "one", Device::Soft, &program, options)?;
         scene.wait_steps("one", 3)?;
         fermata.checkpoint("one", "image", mode)?;
         fermata.kill("one")?;

@@ -9,6 +9,8 @@ use fermata_e2e::scene::Scene;
 const NAMED: &[&str] = &["--size", "512", "--steps", "120", "--ranks", "3"];
 /// Two, the kernels of which tell nothing by their names.
 const PLAIN: &[&str] = &["--size", "512", "--steps", "120", "--plain", "1"];
+/// As many as a machine has GPUs, each with one of its own.
+const EIGHT: &[&str] = &["--size", "512", "--steps", "30", "--ranks", "8"];
 /// The step at which the first rank stands still, and the other waits for it on its device.
 const HELD: u64 = 20;
 
@@ -25,6 +27,12 @@ fn ranks_in_collectives_come_back_from_an_image_of_cow() -> Result<()> {
 #[test]
 fn ranks_whose_kernels_wait_for_each_other_unnoticed_come_back() -> Result<()> {
     Scene::comes_back("allreduce", PLAIN, Mode::Cow)
+}
+
+#[test]
+fn eight_ranks_on_eight_devices_come_back() -> Result<()> {
+    let devices = ("FERMATA_SOFTGPU_DEVICES", "8".to_owned());
+    Scene::comes_back_with(&[devices], "allreduce", EIGHT, Mode::Snapshot)
 }
 
 #[test]

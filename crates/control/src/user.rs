@@ -227,6 +227,10 @@ pub struct Restore {
     /// As [`Run::priority`]; none for that of the session at its checkpoint.
     #[serde(default)]
     pub priority: Option<i32>,
+    /// The GPUs that it gets, as `CUDA_VISIBLE_DEVICES` names them, in the order of the program's numbers for them; none for those
+    /// named so at its checkpoint.
+    #[serde(default)]
+    pub gpus: Option<String>,
 }
 
 impl Restore {
@@ -246,6 +250,7 @@ impl Restore {
             own_network: false,
             leased: false,
             priority: None,
+            gpus: None,
         }
     }
 }

@@ -201,8 +201,8 @@ pub fn attribute(device: &Device, attribute: cu::CUdevice_attribute) -> Result<i
         cu::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => settings.compute_capability.0 as i32,
         cu::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => settings.compute_capability.1 as i32,
         cu::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT => i32::from(settings.kernel_limit > 0),
-        cu::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device.ordinal + 1,
-        cu::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => device.ordinal,
+        cu::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device.place() + 1,
+        cu::CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID => device.place(),
         _ => FIXED
             .iter()
             .find(|(id, _)| *id == attribute)

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::account::Account;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
 use crate::settings::Settings;
+use crate::uuid::uuid_of;
 
 /// One software GPU.
 #[derive(Debug)]
@@ -19,7 +20,8 @@ pub struct Device {
     pub settings: Arc<Settings>,
     /// Its memory pools.
     pub pools: Mutex<DevicePools>,
-    /// Which of the machine's devices it is: another than its number once the process was restored onto others.
+    /// Which of the machine's devices it is: another than its number where `VISIBLE_DEVICES` says so, or once the process was
+    /// restored onto others.
     place: AtomicI32,
     used: AtomicU64,
     /// Where the device is shared with other processes.
@@ -97,7 +99,8 @@ impl Device {
         self.place.store(place, Ordering::Relaxed);
     }
 
-    fn place(&self) -> i32 {
+    /// Which of the machine's devices it is.
+    pub fn place(&self) -> i32 {
         self.place.load(Ordering::Relaxed)
     }
 
@@ -138,7 +141,7 @@ impl Device {
     fn account(&self) -> Option<&Account> {
         let open = || {
             let folder = self.settings.shared.as_deref()?;
-            Account::open(folder, self.ordinal).ok()
+            Account::open(folder, self.place()).ok()
         };
         self.account.get_or_init(open).as_ref()
     }
@@ -204,13 +207,6 @@ impl Device {
     }
 }
 
-/// The UUID of the machine's device number `place`.
-fn uuid_of(place: i32) -> [u8; 16] {
-    let mut uuid = *b"fermata-softgpu\0";
-    uuid[15] = place as u8;
-    uuid
-}
-
 /// Which devices of the machine `devices` are to be, where each UUID in `pairs` is exchanged for its second one; the same as
 /// before where there are no pairs.
 ///
@@ -222,7 +218,8 @@ pub fn exchanged(devices: &[Arc<Device>], pairs: &[([u8; 16], [u8; 16])]) -> Res
     }
     let new = |device: &Arc<Device>| {
         let (_, new) = pairs.iter().find(|(old, _)| *old == device.uuid())?;
-        (0..devices.len() as i32).find(|place| uuid_of(*place) == *new)
+        let machine = device.settings.devices as i32;
+        (0..machine).find(|place| uuid_of(*place) == *new)
     };
     let places: Option<Vec<i32>> = devices.iter().map(new).collect();
     let places = places.ok_or(INVALID_VALUE)?;
@@ -239,7 +236,10 @@ mod tests {
 
     #[test]
     fn devices_are_exchanged_all_at_once_or_not_at_all() {
-        let settings = Arc::new(Settings::default());
+        let settings = Arc::new(Settings {
+            devices: 2,
+            ..Settings::default()
+        });
         let devices = [0, 1].map(|ordinal| Device::new(ordinal, Arc::clone(&settings)));
         let [one, other] = [0, 1].map(uuid_of);
         assert_eq!(exchanged(&devices, &[]), Ok(vec![0, 1]));

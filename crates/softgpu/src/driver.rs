@@ -65,10 +65,14 @@ pub fn init() -> Result {
         } else {
             settings.threads
         });
-        let ordinals = 0..settings.devices as i32;
-        let devices = ordinals
-            .map(|ordinal| Device::new(ordinal, Arc::clone(&settings)))
-            .collect();
+        let all = || (0..settings.devices as i32).collect();
+        let places: Vec<i32> = settings.visible.clone().unwrap_or_else(all);
+        let device = |(ordinal, place)| {
+            let device = Device::new(ordinal, Arc::clone(&settings));
+            device.move_to(place);
+            device
+        };
+        let devices = (0..).zip(places).map(device).collect();
         Driver {
             devices,
             hold: Hold::by(settings.hold.clone()),

@@ -59,5 +59,6 @@ mod reference;
 mod remote;
 pub mod settings;
 mod stream;
+mod uuid;
 mod view;
 mod work;

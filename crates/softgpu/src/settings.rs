@@ -3,6 +3,7 @@
 //! | variable `FERMATA_SOFTGPU_...` | meaning | default |
 //! | --- | --- | --- |
 //! | `DEVICES` | number of devices | 1 |
+//! | `VISIBLE_DEVICES` | those that the process sees, in its order, as NVIDIA's driver reads `CUDA_VISIBLE_DEVICES` (which is not read: it names other GPUs): ordinals or UUIDs; what follows one that is none is not seen | all |
 //! | `MEMORY` | memory of each device in bytes; `K`, `M`, `G`, `T` multiply by 1024 | 4G |
 //! | `SHARED` | folder by which several processes count what they take of a device's memory together | each has all of it |
 //! | `NAME` | name of the devices | Fermata Software GPU |
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 use fermata_abi::sys::driver as cu;
 
 use crate::error::{INVALID_VALUE, Result};
+use crate::uuid;
 
 /// Multiprocessors every device reports.
 pub const MULTIPROCESSORS: u32 = 16;
@@ -38,6 +40,8 @@ pub const MULTIPROCESSORS: u32 = 16;
 pub struct Settings {
     /// Number of devices.
     pub devices: usize,
+    /// Which of them the process sees, in the order of its numbers for them; all if none is named.
+    pub visible: Option<Vec<i32>>,
     /// Bytes of memory of each device.
     pub memory: u64,
     /// Name of the devices.
@@ -78,6 +82,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             devices: 1,
+            visible: None,
             memory: 4 << 30,
             name: "Fermata Software GPU".to_owned(),
             compute_capability: (9, 0),
@@ -143,6 +148,8 @@ impl Settings {
             Some(text) => Some(parse_places(&text).ok_or(INVALID_VALUE)?),
             None => None,
         };
+        let visible = get("VISIBLE_DEVICES");
+        settings.visible = visible.map(|text| uuid::visible(&text, settings.devices));
         settings.shared = get("SHARED").map(PathBuf::from);
         settings.hold = get("HOLD").map(PathBuf::from);
         if let Some(name) = get("NAME") {

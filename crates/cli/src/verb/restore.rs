@@ -28,6 +28,7 @@ Examples:
   fermata restore heat-1                        an image in the folder of images
   fermata restore /data/heat-1 --detach --name again
   fermata restore heat-1 --copies 2             two sessions at once, detached
+  fermata restore heat-1 --gpus 1,0             its GPU 0 is the machine's GPU 1 now, and the other way round
   fermata restore heat-1 --validate ptx         a kernel that uses data too early is named")]
 pub struct Args {
     /// The image: a path, or a name in the folder of images.
@@ -38,6 +39,10 @@ pub struct Args {
     /// Which device the program gets; the kind it had if absent.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
+    /// The GPUs that the program gets, in the order in which it numbers them, as `CUDA_VISIBLE_DEVICES` names them: ordinals
+    /// or UUIDs. Those named so at its checkpoint if absent.
+    #[arg(long, value_name = "LIST", value_parser = parse_gpus)]
+    gpus: Option<String>,
     /// Priority, that of the session at its checkpoint if absent: one that lacks device memory gets that of sessions of lower priority, which are paused meanwhile.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     priority: Option<i32>,
@@ -77,6 +82,20 @@ pub struct Args {
     times: bool,
 }
 
+fn parse_gpus(text: &str) -> Result<String, String> {
+    let is_name = |it: &str| {
+        !it.is_empty()
+            && it
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-/".contains(c))
+    };
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    if !names.iter().all(|it| is_name(it)) {
+        return Err("not a list of GPUs, such as `1,0` or `GPU-8f2c0a31-...`".to_owned());
+    }
+    Ok(names.join(","))
+}
+
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(args.name.as_deref())?;
@@ -94,6 +113,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         own_network: args.own_network,
         leased: false,
         priority: args.priority,
+        gpus: args.gpus,
     });
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;

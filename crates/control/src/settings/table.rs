@@ -302,6 +302,13 @@ pub const SETTINGS: &[Setting] = &[
         "1",
     ),
     setting(
+        "FERMATA_SOFTGPU_VISIBLE_DEVICES",
+        Worker,
+        Any,
+        "those of the software GPU's devices that a program sees, in its order: ordinals or UUIDs",
+        "all",
+    ),
+    setting(
         "FERMATA_SOFTGPU_THREADS",
         Worker,
         Count(1024),

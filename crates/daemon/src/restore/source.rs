@@ -34,7 +34,7 @@ use crate::restore::integrity::{self, Late};
 use crate::restore::on_demand;
 use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
-use crate::worker::{Worker, variables_of};
+use crate::worker::{Variables, Worker, variables_of};
 
 /// How an image is brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,18 @@ pub(crate) struct How {
     pub lazy: bool,
     /// When device data is there.
     pub pace: Pace,
+}
+
+/// What drivers read to know which GPUs a process sees: NVIDIA's, and the software GPU.
+const VISIBLE: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "FERMATA_SOFTGPU_VISIBLE_DEVICES"];
+
+/// What the workers of a session from this image find in their environment, if it gets these GPUs.
+pub(crate) fn variables_for(record: &Record, gpus: Option<&str>) -> Variables {
+    let mut variables = variables_of(record.variables.clone());
+    if let Some(gpus) = gpus {
+        variables.extend(VISIBLE.map(|name| (name.to_owned(), gpus.into())));
+    }
+    variables
 }
 
 /// What is restored, checked.
@@ -66,6 +78,8 @@ pub(crate) struct Source {
     ignore_places: bool,
     pub(super) own_network: bool,
     pub(super) priority: i32,
+    /// What its workers find in their environment.
+    pub(super) variables: Variables,
     /// What brings the GPU side back of a program that Fermata has not started.
     pub(super) foreign: Option<Returning>,
 }
@@ -103,8 +117,13 @@ impl Source {
             let message = format!("the program's working folder `{}` is gone", cwd.display());
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
         }
-        let variables = variables_of(record.variables.clone());
-        let foreign = Returning::of(daemon, image.manifest(), device, variables)?;
+        let variables = variables_for(&record, request.gpus.as_deref());
+        let foreign = Returning::of(daemon, image.manifest(), device, variables.clone())?;
+        if foreign.is_some() && request.gpus.is_some() {
+            let message = "the image is of a program that was not started by `fermata run`: its driver finds the GPUs";
+            return Err(fail(FailureKind::User, message)
+                .hint("leave out `--gpus`; each GPU is taken by another of its model"));
+        }
         let store = image.find_store(&[daemon.paths.store()]);
         let store = store.map_err(|e| from_store(&e))?;
         if !request.trust_owner {
@@ -135,6 +154,7 @@ impl Source {
             check: request.check,
             ignore_places: request.ignore_places,
             own_network: request.own_network,
+            variables,
             priority: request.priority.unwrap_or(priority),
             foreign,
         })
@@ -188,6 +208,7 @@ impl Source {
             own_network: session.own_network,
             leased: false,
             priority: Some(session.priority),
+            gpus: None,
         };
         Self::open(daemon, &request, None)
     }

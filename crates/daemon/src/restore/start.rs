@@ -18,7 +18,6 @@ use crate::progress::Report;
 use crate::restore::rollback;
 use crate::session::{Plan, Session};
 use crate::sys;
-use crate::worker::variables_of;
 
 /// The most sessions one request may start.
 const MOST_COPIES: u32 = 256;
@@ -126,7 +125,6 @@ fn start(
 ) -> Result<(Arc<Session>, Phases)> {
     let phases = Phases::start();
     let manifest = source.image.manifest();
-    let variables = variables_of(source.record.variables.clone());
     let session = source
         .daemon
         .add(name, &manifest.session, |name, dir| Plan {
@@ -135,7 +133,7 @@ fn start(
             argv: manifest.program.argv.clone(),
             cwd: manifest.program.cwd.clone(),
             device: source.device,
-            variables,
+            variables: source.variables.clone(),
             image: Some(source.image.dir().into()),
             own_network: source.own_network,
             priority: source.priority,

@@ -28,10 +28,10 @@ use crate::open_files::listening;
 use crate::pause::{pause, resume};
 use crate::pool::spare_workers;
 use crate::priority::{self, Gpu, Need};
-use crate::restore::{resolve, restore};
+use crate::restore::{resolve, restore, variables_for};
 use crate::run::run;
 use crate::session::Session;
-use crate::worker::{Variables, variables_of};
+use crate::worker::Variables;
 
 /// A connection with a user's tool.
 pub type User = Connection<Request, FromDaemon>;
@@ -204,7 +204,7 @@ fn starting(daemon: &Daemon, request: &Restore, image: &Path) -> Option<(Need, V
         (choice, _) => choice,
     };
     let driver = Driver::find(choice, &daemon.paths.home).ok()?;
-    let variables = variables_of(record.variables);
+    let variables = variables_for(&record, request.gpus.as_deref());
     let gpu = Gpu::of(driver.soft, &variables)?;
     let name = request.name.as_deref().unwrap_or(&image.manifest().session);
     let priority = request.priority.unwrap_or(record.priority);

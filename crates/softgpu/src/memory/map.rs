@@ -187,7 +187,8 @@ impl Map {
             .map(|(_, range)| range)
     }
 
-    /// Whether all of `start..start + len` is known and allows this access.
+    /// Whether all of `start..start + len` is known and allows this access. It may lie in several ranges that touch, such as
+    /// mappings, but not in several allocations of device memory: one ends where it ends, whatever comes after it.
     pub fn covers(&self, start: u64, len: u64, needed: Protection) -> bool {
         let Some(end) = start.checked_add(len) else {
             return false;
@@ -195,7 +196,15 @@ impl Map {
         let mut at = start;
         while at < end {
             match self.find(at) {
-                Some(range) if range.protection() >= needed => at = range.base + range.size,
+                Some(range) if range.protection() >= needed => {
+                    let past = range.base + range.size;
+                    let alone =
+                        matches!(range.kind, Kind::Device | Kind::Pool { .. } | Kind::Graph);
+                    if alone && (at > start || past < end) {
+                        return false;
+                    }
+                    at = past;
+                }
                 _ => return false,
             }
         }
@@ -221,14 +230,14 @@ impl Map {
 mod tests {
     use super::*;
 
-    fn range(base: u64, size: u64) -> Range {
+    fn range(base: u64, size: u64, kind: Kind) -> Range {
         Range::new(
             Placed {
                 base,
                 size,
                 footprint: size,
             },
-            Kind::Device,
+            kind,
             0,
             1,
             base,
@@ -238,13 +247,24 @@ mod tests {
     #[test]
     fn coverage_crosses_ranges_that_touch_and_stops_at_gaps() {
         let mut map = Map::default();
-        map.insert(range(100, 50));
-        map.insert(range(150, 50));
-        map.insert(range(210, 10));
+        let host = || Kind::Registered { flags: 0 };
+        map.insert(range(100, 50, host()));
+        map.insert(range(150, 50, host()));
+        map.insert(range(210, 10, host()));
         assert!(map.covers(120, 80, Protection::ReadWrite));
         assert!(!map.covers(120, 81, Protection::Read));
         assert!(!map.covers(99, 1, Protection::Read));
         assert!(map.find(199).is_some() && map.find(200).is_none());
         assert_eq!(map.overlapping(149, 62).count(), 3);
+    }
+
+    #[test]
+    fn an_allocation_ends_where_another_begins() {
+        let mut map = Map::default();
+        map.insert(range(100, 50, Kind::Device));
+        map.insert(range(150, 50, Kind::Device));
+        assert!(map.covers(100, 50, Protection::ReadWrite));
+        assert!(map.covers(150, 50, Protection::ReadWrite));
+        assert!(!map.covers(100, 51, Protection::Read));
     }
 }

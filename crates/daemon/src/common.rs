@@ -89,6 +89,11 @@ impl Commons {
         }
     }
 
+    /// Whether sessions have anything in common.
+    pub fn are_on(&self) -> bool {
+        self.on
+    }
+
     /// The end of a connection for the worker with this process; none if sessions have nothing in common.
     pub fn connect(&self, worker: ProcessId) -> Option<OwnedFd> {
         if !self.on {

@@ -55,7 +55,9 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
             }
             Ok(()) => {
                 source.let_go();
-                watch_common(&source, &followed);
+                if source.may_share() {
+                    watch_common(&source, &followed);
+                }
             }
         }
         drop(busy);

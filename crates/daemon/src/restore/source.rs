@@ -80,6 +80,8 @@ pub(crate) struct Source {
     pub(super) priority: i32,
     /// What its workers find in their environment.
     pub(super) variables: Variables,
+    /// Whether another daemon has restored the session that came from it.
+    found: bool,
     /// What brings the GPU side back of a program that Fermata has not started.
     pub(super) foreign: Option<Returning>,
 }
@@ -155,6 +157,7 @@ impl Source {
             ignore_places: request.ignore_places,
             own_network: request.own_network,
             variables,
+            found: false,
             priority: request.priority.unwrap_or(priority),
             foreign,
         })
@@ -210,7 +213,15 @@ impl Source {
             priority: Some(session.priority),
             gpus: None,
         };
-        Self::open(daemon, &request, None)
+        let mut source = Self::open(daemon, &request, None)?;
+        source.found = true;
+        Ok(source)
+    }
+
+    /// Whether a session from it may have device memory in common with others. What another daemon's sessions have, only their
+    /// workers know.
+    pub(super) fn may_share(&self) -> bool {
+        self.found || self.daemon.commons.are_on()
     }
 
     /// Makes the program of a session that has none.

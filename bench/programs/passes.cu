@@ -13,16 +13,6 @@
 #include <vector>
 #include "fill.cuh"
 
-__global__ void check(const uint64_t *p, size_t n, uint64_t base, unsigned long long *out) {
-    unsigned long long sum = 0, bad = 0;
-    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x) {
-        sum += p[i] * (2 * (base + i) + 1);
-        bad += p[i] != word(base + i);
-    }
-    atomicAdd(&out[0], sum);
-    atomicAdd(&out[1], bad);
-}
-
 static double now() {
     timespec time;
     clock_gettime(CLOCK_REALTIME, &time);

@@ -264,15 +264,8 @@ impl Guard {
     }
 
     fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[FunctionId]) -> Vec<Address> {
-        for function in functions {
-            if let Ok(record) = site.session.functions.get(*function)
-                && self.taught.insert(*function)
-            {
-                for address in self.recorder.mis_speculations(&record.name) {
-                    self.predictor.remember(*function, address);
-                }
-            }
-        }
+        let known = (&mut self.predictor, &mut self.taught);
+        self.recorder.teach(known, &site.session, functions);
         let set = self.predictor.predict(op, site);
         let mut anywhere = false;
         for function in functions {

@@ -160,15 +160,8 @@ impl OnDemand {
     }
 
     fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[FunctionId]) -> Needs {
-        for function in functions {
-            if let Ok(record) = site.session.functions.get(*function)
-                && self.taught.insert(*function)
-            {
-                for address in self.recorder.mis_speculations(&record.name) {
-                    self.predictor.remember(*function, address);
-                }
-            }
-        }
+        let known = (&mut self.predictor, &mut self.taught);
+        self.recorder.teach(known, &site.session, functions);
         let set = self.predictor.predict(op, site);
         let needs = match self.touched(&set) {
             Needs::Blocks(blocks) if self.checks.are_on() => Needs::Checked(blocks),

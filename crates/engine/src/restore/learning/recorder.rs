@@ -3,9 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use fermata_abi::op::Address;
+use fermata_abi::op::{Address, FunctionId};
+use fermata_state::Session;
 use parking_lot::Mutex;
 
+use crate::access::Predictor;
 use crate::restore::learning::profile::Profile;
 
 #[derive(Debug, Default)]
@@ -75,6 +77,24 @@ impl Recorder {
         let mut recorded = self.recorded.lock();
         if !recorded.unchecked.contains(kernel) {
             recorded.unchecked.insert(kernel.to_owned());
+        }
+    }
+
+    /// Has a predictor know what earlier restores have seen of these functions, of each once: `taught` are those it has been told of.
+    pub fn teach(
+        &self,
+        (predictor, taught): (&mut Predictor, &mut HashSet<FunctionId>),
+        session: &Session,
+        functions: &[FunctionId],
+    ) {
+        for function in functions {
+            if let Ok(record) = session.functions.get(*function)
+                && taught.insert(*function)
+            {
+                for address in self.mis_speculations(&record.name) {
+                    predictor.remember(*function, address);
+                }
+            }
         }
     }
 

@@ -26,6 +26,8 @@ class Size:
 
 # 3.0 billion parameters: 28 layers of 101 million, and two tables of 98 million.
 BILLIONS = Size(width=3072, inner=8192, layers=28, heads=24, groups=8, words=32000)
+# 0.9 billion parameters: 16 layers of 47 million, and two tables of 66 million.
+NEARLY_ONE = Size(width=2048, inner=5632, layers=16, heads=16, groups=8, words=32000)
 TINY = Size(width=64, inner=128, layers=2, heads=4, groups=2, words=100, longest=64)
 
 

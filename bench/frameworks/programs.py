@@ -247,48 +247,48 @@ def nccl(steps):
     dist.destroy_process_group()
 
 
-def launch_ranks(steps, **variables):
+def launch_ranks(what, steps, count=2, **variables):
+    """`ranks.py` in so many processes of torchrun."""
     env = {**os.environ, "FIRST_FROM": str(START), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "4", **variables}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*launch, __file__, "rank", str(steps)], env=env, check=True)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    subprocess.run([*launch, os.path.join(os.path.dirname(__file__), "ranks.py"), what, str(steps)], env=env, check=True)
 
 
 def ranks(steps):
     """Two processes on one device that train one model together: torchrun, gloo over the loopback."""
-    launch_ranks(steps, BACKEND="gloo")
+    launch_ranks("train", steps, BACKEND="gloo")
 
 
-def ddp(steps, **variables):
-    """The same over NCCL, on two GPUs, or on one: then NCCL must be 2.30 or newer, and BENCH_NCCL may name its library."""
+def over_nccl(what, steps, count=2, **variables):
+    """Ranks over NCCL, on GPUs of their own or all on one: then NCCL must be 2.30 or newer, and BENCH_NCCL may name its library."""
     library = {"LD_PRELOAD": os.environ["BENCH_NCCL"]} if "BENCH_NCCL" in os.environ else {}
     one = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo"}
-    launch_ranks(steps, BACKEND="nccl", **one, **library, **variables)
+    launch_ranks(what, steps, count, BACKEND="nccl", **one, **library, **variables)
+
+
+def ddp(steps):
+    over_nccl("train", steps)
 
 
 def ddp_shm(steps):
     """The same, with NCCL's transport over host memory that both ranks register."""
-    ddp(steps, NCCL_P2P_DISABLE="1", NCCL_CUMEM_HOST_ENABLE="0")
+    over_nccl("train", steps, NCCL_P2P_DISABLE="1", NCCL_CUMEM_HOST_ENABLE="0")
 
 
-def rank(steps):
-    """What these start twice: each trains on inputs of its own, gradients are averaged."""
-    global START
-    torch, report = torch_report(steps)
-    import torch.distributed as dist
+def ddp_8(steps):
+    over_nccl("train", steps, 8, OMP_NUM_THREADS="1")
 
-    START = float(os.environ["FIRST_FROM"])
-    backend = os.environ["BACKEND"]
-    device = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count() if backend == "nccl" else 0
-    torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
-    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
-    torch.manual_seed(100 + dist.get_rank())
-    inputs = torch.randn(256, 512, device="cuda")
-    if dist.get_rank() != 0:
-        sys.stdout = open(os.devnull, "w")
-    train(torch, report, model, inputs, lambda out: out.float().pow(2).mean())
-    dist.destroy_process_group()
+
+def ddp_graph(steps):
+    over_nccl("graph", steps)
+
+
+def fsdp(steps):
+    over_nccl("fsdp", steps)
+
+
+def tensor(steps):
+    over_nccl("tensor", steps)
 
 
 def compiled(steps):
@@ -372,9 +372,8 @@ def numba(steps):
 PROGRAMS = {
     it.__name__: it
     for it in (
-        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ddp, ddp_shm, rank,
-        compiled,
-        jax, cupy, triton, numba,
+        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ddp, ddp_shm, ddp_8,
+        ddp_graph, fsdp, tensor, compiled, jax, cupy, triton, numba,
     )
 }
 

@@ -9,7 +9,7 @@ use fermata_abi::op::{
     TextureId,
 };
 use fermata_abi::sys::driver as cu;
-use fermata_engine::access::{AccessSet, Predictor, Range, Target};
+use fermata_engine::access::{AccessSet, Doubt, Predictor, Range, Target};
 use fermata_graph::{
     Copy, CopyEnd, Graph, HostCall, KernelNode, MemsetNode, NodeKind, Place as GraphPlace,
 };
@@ -83,6 +83,81 @@ fn the_tensor_of_a_descriptor_in_a_parameter_counts() {
     assert_eq!(found.reads, [&around(&[a])[..], &tensor].concat());
     params[64] = 0;
     assert!(predict(&bench, function, &params).writes.is_empty());
+}
+
+/// What one kernel was seen to leave as it was counts for this kernel, this word and this memory alone.
+#[test]
+fn a_word_that_was_seen_to_do_no_harm_is_only_read() {
+    let mut bench = bench();
+    let text = format!(
+        "{HEAD}.visible .entry k(.param .u64 p, .param .u64 q, .param .align 64 .b8 m[128]) {{ ret; }}"
+    );
+    let module = bench.module_recorded_as(&text, b"machine code");
+    let function = bench.function(module, "k");
+    let [a, b, c] = [64, 64, 4096].map(|size| bench.allocate(size));
+    let descriptor = [0x5a; 128];
+    let maps = &mut bench.site.session.tensor_maps;
+    maps.add(descriptor, Address::from_raw(c + 64), 1024);
+    let params = |first: u64, second: u64| {
+        let mut params = block(&[first, second, 0, 0, 0, 0, 0, 0]);
+        params.extend_from_slice(&descriptor);
+        params
+    };
+    let doubt = |offset, memory| Doubt {
+        function,
+        offset,
+        memory: Address::from_raw(memory),
+    };
+    let mut predictor = Predictor::default();
+    let given = params(a + 8, b);
+    let call = op(&launch(function, &given));
+    let doubts = [doubt(0, a), doubt(8, b), doubt(64, c)];
+    assert_eq!(predictor.doubts(&call, &bench.site), doubts);
+    predictor.dispel(doubts[0]);
+    predictor.dispel(doubts[2]);
+    assert_eq!(predictor.doubts(&call, &bench.site), [doubts[1]]);
+    let found = predictor.predict(&call, &bench.site);
+    assert_eq!(found.writes, around(&[b]));
+    assert!(
+        around(&[a + 8, b, c + 64])
+            .iter()
+            .all(|it| found.reads.contains(it))
+    );
+    assert!(!found.complete);
+    // The other way round, both are in doubt.
+    let given = params(b, a);
+    let call = op(&launch(function, &given));
+    assert_eq!(
+        predictor.doubts(&call, &bench.site),
+        [doubt(0, b), doubt(8, a)]
+    );
+    assert_eq!(
+        predictor.predict(&call, &bench.site).writes,
+        around(&[b, a])
+    );
+    // In a graph as by itself, also in one that was known before.
+    let other = bench.allocate(64);
+    let graph = graph(function, &params(a, b), other, (other, other));
+    let (exec, context) = (ExecId::from_raw(0x9020), CONTEXT);
+    let record = Executable {
+        context,
+        flags: 0,
+        graph,
+    };
+    bench.site.session.executables.insert(exec, record).unwrap();
+    let call = Op::GraphLaunch {
+        exec,
+        stream: LEGACY,
+    };
+    let in_doubt = |predictor: &mut Predictor| {
+        let mut writes = predictor.predict(&call, &bench.site).writes;
+        writes.retain(|it| matches!(it, Target::Around(_)));
+        writes
+    };
+    assert_eq!(in_doubt(&mut predictor), around(&[b]));
+    assert_eq!(predictor.doubts(&call, &bench.site), [doubts[1]]);
+    predictor.dispel(doubts[1]);
+    assert!(in_doubt(&mut predictor).is_empty());
 }
 
 /// A texture is read, a surface may be written; a kernel gets either as a number among its parameters.

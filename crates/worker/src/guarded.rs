@@ -21,6 +21,8 @@ const ROOM_TIME: Duration = Duration::from_secs(5);
 /// Between two looks.
 const TURN: Duration = Duration::from_micros(20);
 const ROOM_TURN: Duration = Duration::from_millis(5);
+/// How long what an ended program has queued is waited for.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Sees to it that `op` writes to no memory that other sessions have, too.
@@ -39,6 +41,36 @@ impl Server {
         };
         let needed = guard.needs_of_graph(&self.site.live, graph);
         self.make_own(&needed)
+    }
+
+    /// Looks what kernels have left as it was, if it is time for that and the device has nothing to do.
+    pub(crate) fn look_if_due(&mut self) {
+        if self.guard.as_ref().is_some_and(|it| it.is_due()) {
+            self.look();
+        }
+    }
+
+    /// The same at the session's end: its device may still be at work for a moment.
+    pub(crate) fn look_last(&mut self) {
+        let until = Instant::now() + LAST_WORK;
+        while self.guard.is_some() && !self.condemned && !self.look() && Instant::now() < until {
+            pause_beside_device(ROOM_TURN);
+        }
+    }
+
+    /// False if the device is at work, or cannot be asked.
+    fn look(&mut self) -> bool {
+        let Some(guard) = &mut self.guard else {
+            return true;
+        };
+        let is_idle = matches!(guard.is_idle(&mut self.site.live), Ok(true));
+        if is_idle {
+            guard.look(&mut self.site);
+            if guard.is_over() {
+                self.guard = None;
+            }
+        }
+        is_idle
     }
 
     fn make_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {

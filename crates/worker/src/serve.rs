@@ -28,6 +28,9 @@ impl Server {
     /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
     pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Held, Ended) {
         self.site.live.forget_current();
+        requests
+            .learns
+            .store(self.guard.is_some(), Ordering::Release);
         // Naps are short: the system must not lengthen them by its usual 50 us. If it does, they are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         self.callbacks
@@ -52,6 +55,10 @@ impl Server {
             self.keep_queue();
         }
         self.callbacks.detach();
+        if matches!(ended, Ended::ProgramGone) {
+            self.look_last();
+        }
+        requests.learns.store(false, Ordering::Release);
         self.leave();
         drop(consumer);
         let held = Held {
@@ -187,6 +194,9 @@ impl Server {
                 quiet_since = Instant::now();
                 naps = 0;
                 continue;
+            }
+            if self.queues.is_idle() {
+                self.look_if_due();
             }
             let Some(nap) = self.nap(quiet_since, &mut naps) else {
                 continue;

@@ -28,6 +28,8 @@ use crate::waiting::Waiting;
 #[derive(Default)]
 pub(crate) struct Requests {
     pub stop: AtomicBool,
+    /// Whether the server has something to learn of the program's end.
+    pub learns: AtomicBool,
     pub errands: Mutex<Vec<Errand>>,
 }
 

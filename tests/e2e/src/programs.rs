@@ -93,6 +93,11 @@ pub const PROGRAMS: &[Program] = &[
     plain("ptrtable", &[], &["--steps", "20000"]),
     plain("batches", &["--steps", "2000"], &["--steps", "20000"]),
     plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),
+    plain(
+        "seldom",
+        &["--every", "7", "--steps", "2400"],
+        &["--every", "7", "--steps", "20000"],
+    ),
     plain("heat2d-shared", &[], &["--steps", "20000"]),
     quick("graphs-shared", &["--steps", "2400"], &["--steps", "8000"]),
     quick("heat2d-cuda12", &[], &["--steps", "20000"]),

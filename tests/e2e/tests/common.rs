@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::output::Output;
+use fermata_e2e::processes;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -43,6 +44,22 @@ const STRAYING: Kind = Kind {
     held_at: 50,
     every: 10,
 };
+
+/// Reads a table of [`TABLE`] bytes; its kernel could write it.
+const SELDOM: Kind = Kind {
+    program: "seldom",
+    options: &["--size", "600000", "--steps", "200"],
+    held_at: 50,
+    every: 10,
+};
+/// The same, and writes it in step 100.
+const LATE: Kind = Kind {
+    options: &["--size", "600000", "--steps", "200", "--every", "100"],
+    ..SELDOM
+};
+const TABLE: u64 = 600_000 * 4;
+/// Its kernels are as those of libraries that carry machine code alone.
+const OPAQUE: (&str, &str) = ("FERMATA_WORKER_FERMATA_TEST_OPAQUE", "1");
 
 struct Common {
     scene: Scene,
@@ -273,6 +290,81 @@ fn a_write_that_was_not_foreseen_is_rolled_back_and_remembered() -> Result<()> {
         common.check_digest(name)?;
         let stand = common.stand(name)?;
         ensure!(stand == "complete", "it was not remembered: {stand}");
+    }
+    common.close()
+}
+
+impl Common {
+    /// An image of a program whose kernels have no text.
+    fn opaque(kind: &Kind) -> Result<Self> {
+        let (name, value) = OPAQUE;
+        Self::new(kind, &[(name, value.to_owned())])
+    }
+
+    /// Ends a session, and waits until what its worker has learnt is told.
+    fn end(&self, name: &str) -> Result<()> {
+        let worker = self.scene.process(name, Which::Worker)?;
+        self.scene.fermata().kill(name)?;
+        wait_until("a worker ends", || {
+            Ok(processes::look_up(worker.pid).is_none())
+        })
+    }
+
+    /// Lets all go on until `step`, and waits until these are there.
+    fn go_to(&self, names: &[&str], step: u64) -> Result<()> {
+        self.scene.let_go_to(step)?;
+        let lines = (step / SELDOM.every) as usize;
+        names
+            .iter()
+            .try_for_each(|name| self.scene.wait_steps(name, lines))
+    }
+}
+
+#[test]
+fn what_kernels_without_text_leave_as_it_was_is_learnt_at_the_end_and_common_from_then_on()
+-> Result<()> {
+    let common = Common::opaque(&SELDOM)?;
+    // Nothing is known yet: each makes its own what its kernel is given.
+    common.restore(&["a", "b"])?;
+    common.wait_common("b", 2 * TABLE)?;
+    common.go_to(&["a", "b"], 70)?;
+    common.wait_common("a", 0)?;
+    common.wait_common("b", 0)?;
+    common.end("a")?;
+    common.scene.let_go_to(SELDOM.held_at)?;
+    common.restore(&["c", "d"])?;
+    // The table: the sums have been written, and are each one's own from the start.
+    common.wait_common("d", TABLE)?;
+    common.go_to(&["c", "d"], 100)?;
+    ensure!(common.memory("c", "common")? == TABLE, "it was not learnt");
+    ensure!(common.memory("d", "common")? == TABLE, "it was not learnt");
+    common.scene.let_go()?;
+    for name in ["b", "c", "d"] {
+        common.check_digest(name)?;
+        ensure!(common.stand(name)? == "complete", "`{name}` is rolled back");
+    }
+    common.close()
+}
+
+#[test]
+fn what_was_learnt_wrongly_is_rolled_back_and_unlearnt() -> Result<()> {
+    let common = Common::opaque(&LATE)?;
+    common.restore(&["a"])?;
+    common.go_to(&["a"], 70)?;
+    common.end("a")?;
+    common.scene.let_go_to(LATE.held_at)?;
+    common.restore(&["b", "c"])?;
+    common.wait_common("c", TABLE)?;
+    common.scene.let_go()?;
+    for name in ["b", "c"] {
+        common.check_digest(name)?;
+    }
+    let rolled_back = |name| Ok::<_, anyhow::Error>(common.stand(name)? == "rolled-back");
+    ensure!(rolled_back("b")? || rolled_back("c")?, "none was caught");
+    common.restore(&["d", "e"])?;
+    for name in ["d", "e"] {
+        common.check_digest(name)?;
+        ensure!(!rolled_back(name)?, "it was not remembered");
     }
     common.close()
 }

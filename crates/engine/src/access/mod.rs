@@ -23,7 +23,7 @@ use fermata_abi::op::{Address, ArrayId};
 
 pub(crate) use graph::kernels_of;
 pub use places::Places;
-pub use predictor::Predictor;
+pub use predictor::{Doubt, Predictor};
 
 /// A range of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! Predicts operations, one after another, and remembers what it has found out about kernels and graphs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fermata_abi::op::{Address, ExecId, FunctionId, Op, Resource};
@@ -27,6 +27,45 @@ struct World<'s> {
     live: &'s Live,
 }
 
+/// A word of a kernel's parameter block that names memory, where the kernel's code alone says whether it writes there: it has no
+/// text, or the word is in a tensor map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Doubt {
+    /// The kernel.
+    pub function: FunctionId,
+    /// Where the word, or the tensor map, lies in the parameter block.
+    pub offset: u32,
+    /// First byte of the memory.
+    pub memory: Address,
+}
+
+/// Words by their offset and the memory that they name: the kernel was seen to leave it as it was.
+type Harmless = BTreeSet<(u32, Address)>;
+
+/// What a launch's words stand for.
+struct Look<'a> {
+    places: &'a mut Places,
+    session: &'a Session,
+    /// Whether all memory lives: that is asked later.
+    all_live: bool,
+    harmless: Option<&'a Harmless>,
+}
+
+impl Look<'_> {
+    fn lives(&mut self, address: Address) -> bool {
+        self.all_live || self.places.around(self.session, address).is_some()
+    }
+
+    /// Whether the kernel may write through the word at `offset`, which says `address`.
+    fn may_write(&mut self, offset: usize, address: Address) -> bool {
+        let Some(known) = self.harmless else {
+            return true;
+        };
+        let memory = self.places.around(self.session, address);
+        memory.is_none_or(|it| !known.contains(&(offset as u32, it.start)))
+    }
+}
+
 /// A graph's plan and what it depends on.
 struct KnownGraph {
     plan: GraphPlan,
@@ -47,6 +86,8 @@ pub struct Predictor {
     plans: HandleMap<FunctionId, Plan>,
     /// Buffers that kernels were seen to touch although nothing named them.
     remembered: HandleMap<FunctionId, Vec<Address>>,
+    /// What kernels were seen to leave as it was.
+    harmless: HandleMap<FunctionId, Harmless>,
     graphs: HandleMap<ExecId, KnownGraph>,
 }
 
@@ -112,6 +153,66 @@ impl Predictor {
         }
     }
 
+    /// From now on a launch of the kernel is taken to write nothing through this word.
+    pub fn dispel(&mut self, doubt: Doubt) {
+        let known = self.harmless.entry(doubt.function).or_default();
+        if known.insert((doubt.offset, doubt.memory)) {
+            self.graphs.clear();
+        }
+    }
+
+    /// What is in doubt about a launch of a kernel, or about each of a graph's.
+    pub fn doubts(&mut self, op: &Op<'_>, site: &Site) -> Vec<Doubt> {
+        let Site { session, live } = site;
+        let world = World { session, live };
+        let mut found = Vec::new();
+        match op {
+            Op::Launch { launch, .. } => {
+                self.doubt(launch.function, launch.params, &world, &mut found);
+            }
+            Op::GraphLaunch { exec, .. } => {
+                if let Ok(executable) = session.executables.get(*exec) {
+                    executable.graph.kernels(&mut |node| {
+                        self.doubt(node.function, &node.params, &world, &mut found);
+                    });
+                }
+            }
+            _ => {}
+        }
+        found
+    }
+
+    fn doubt(
+        &mut self,
+        function: FunctionId,
+        params: &[u8],
+        world: &World<'_>,
+        found: &mut Vec<Doubt>,
+    ) {
+        self.plan(function, world);
+        let Some(plan) = self.plans.get(&function) else {
+            return;
+        };
+        let known = self.harmless.get(&function);
+        let session = world.session;
+        let words = plan.words.iter().filter(|it| it.write && !plan.has_text);
+        let words = words.filter_map(|it| Some((it.offset, value(params, it.offset)?)));
+        let maps = tensors(params, &session.tensor_maps).map(|(at, start, _)| (at, start));
+        for (offset, address) in words.chain(maps) {
+            let Some(memory) = self.places.around(session, address) else {
+                continue;
+            };
+            let (offset, memory) = (offset as u32, memory.start);
+            if known.is_none_or(|it| !it.contains(&(offset, memory))) {
+                found.push(Doubt {
+                    function,
+                    offset,
+                    memory,
+                });
+            }
+        }
+    }
+
     /// What was remembered of a kernel by [`Predictor::remember`].
     pub fn remembered(&self, function: FunctionId) -> &[Address] {
         self.remembered.get(&function).map_or(&[], Vec::as_slice)
@@ -124,6 +225,8 @@ impl Predictor {
             .retain(|function, _| session.functions.contains(*function));
         self.remembered
             .retain(|function, _| session.functions.contains(*function));
+        self.harmless
+            .retain(|function, _| session.functions.contains(*function));
         self.graphs
             .retain(|exec, _| session.executables.contains(*exec));
         self.texts
@@ -132,13 +235,17 @@ impl Predictor {
 
     fn launch(&mut self, function: FunctionId, params: &[u8], world: &World<'_>) -> AccessSet {
         self.plan(function, world);
-        let places = &mut self.places;
         let Some(plan) = self.plans.get(&function) else {
             return unknown();
         };
-        let mut set = resolve(plan, params, world.session, |address| {
-            places.around(world.session, address).is_some()
-        });
+        let mut look = Look {
+            places: &mut self.places,
+            session: world.session,
+            all_live: false,
+            harmless: self.harmless.get(&function),
+        };
+        let mut set = resolve(plan, params, &mut look);
+        let places = &mut self.places;
         let pointers = words(plan, params);
         follow(world.session, places, pointers, plan.through, &mut set);
         for address in self.remembered.get(&function).into_iter().flatten() {
@@ -182,6 +289,9 @@ impl Predictor {
         };
         let layout = live.driver.function_params(found.handle);
         let layout = layout.unwrap_or_default();
+        if !live.texts {
+            return Plan::from_arguments("", &layout);
+        }
         let attributes = live.driver.function_attributes(found.handle);
         let version = attributes.get(cu::CU_FUNC_ATTRIBUTE_PTX_VERSION as usize);
         let version = version.and_then(|version| u32::try_from(*version).ok());
@@ -221,7 +331,13 @@ impl Predictor {
                     waits = Some(session.last_buffer());
                 }
                 // Whether memory lives is asked at each launch, and what tables hold.
-                let mut set = resolve(plan, params, session, |_| true);
+                let mut look = Look {
+                    places: &mut self.places,
+                    session,
+                    all_live: true,
+                    harmless: self.harmless.get(&function),
+                };
+                let mut set = resolve(plan, params, &mut look);
                 for address in self.remembered.get(&function).into_iter().flatten() {
                     set.add(Target::Around(*address), true, true);
                 }
@@ -280,12 +396,8 @@ fn words(plan: &Plan, params: &[u8]) -> impl Iterator<Item = Address> {
 }
 
 /// The set of a launch with this parameter block.
-fn resolve(
-    plan: &Plan,
-    params: &[u8],
-    session: &Session,
-    mut lives: impl FnMut(Address) -> bool,
-) -> AccessSet {
+fn resolve(plan: &Plan, params: &[u8], look: &mut Look<'_>) -> AccessSet {
+    let session = look.session;
     let mut set = AccessSet {
         complete: plan.complete,
         ..AccessSet::default()
@@ -294,19 +406,21 @@ fn resolve(
         let Some(address) = value(params, word.offset) else {
             continue;
         };
-        if lives(address) {
-            set.add(Target::Around(address), word.read, word.write);
+        if look.lives(address) {
+            let write = word.write && look.may_write(word.offset, address);
+            set.add(Target::Around(address), word.read, write);
         }
     }
     textures(params, session, &mut set);
-    for (address, bytes) in tensors(params, &session.tensor_maps) {
-        if lives(address) {
+    for (at, address, bytes) in tensors(params, &session.tensor_maps) {
+        if look.lives(address) {
             let all = Range {
                 start: address,
                 len: bytes,
             };
-            set.add(Target::Exactly(all), true, true);
-            set.add(Target::Around(address), true, true);
+            let write = look.may_write(at, address);
+            set.add(Target::Exactly(all), true, write);
+            set.add(Target::Around(address), true, write);
         }
     }
     for symbol in &plan.symbols {
@@ -318,14 +432,18 @@ fn resolve(
     set
 }
 
-/// Address and bytes of each tensor whose map is among the parameters. Which way a kernel copies, its code alone says.
+/// Each tensor whose map is among the parameters: the map's offset there, the tensor's address and bytes. Which way a kernel
+/// copies, its code alone says.
 fn tensors<'a>(
     params: &'a [u8],
     maps: &'a TensorMaps,
-) -> impl Iterator<Item = (Address, u64)> + 'a {
+) -> impl Iterator<Item = (usize, Address, u64)> + 'a {
     let known = if maps.is_empty() { &[] } else { params };
     let starts = (0..known.len()).step_by(TENSOR_MAP_ALIGNMENT);
-    starts.filter_map(|at| maps.find(known.get(at..)?.first_chunk()?))
+    starts.filter_map(|at| {
+        let (address, bytes) = maps.find(known.get(at..)?.first_chunk()?)?;
+        Some((at, address, bytes))
+    })
 }
 
 /// Adds what the texture and surface objects among the parameters are about. Their numbers are small, so that other

@@ -119,6 +119,8 @@ pub struct Live {
     pub(crate) host_calls: HostCalls,
     /// Whether devices hash their own memory; software GPUs are better served by the processor.
     pub device_hashes: bool,
+    /// Whether the texts of kernels are used; without, each is as those of libraries that carry machine code alone.
+    pub texts: bool,
     /// Device variables that are not where the program knows them.
     pub moved: Moved,
     /// Whether a restore goes on where multiprocessors lie elsewhere than the program was told.
@@ -188,6 +190,7 @@ impl Live {
             host_caller,
             host_calls: HostCalls::default(),
             device_hashes: false,
+            texts: true,
             hashers: HashMap::new(),
             set_aside: SetAside::default(),
             examined: Examinations::default(),

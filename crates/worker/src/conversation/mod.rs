@@ -25,6 +25,7 @@ mod serving;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,7 @@ pub type Daemon = Connection<ToWorker, FromWorker>;
 const TURN: Duration = Duration::from_millis(200);
 /// Progress is told at most this often.
 const REPORT: Duration = Duration::from_millis(100);
-/// The longest wait for the record of a traced session.
+/// The longest wait for what a session leaves behind: the record of a traced one, what was learnt of one that was restored.
 const RECORD: Duration = Duration::from_secs(4);
 
 /// How often a worker without a daemon looks for one.
@@ -152,7 +153,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         worker.tell_missed();
         let error = match worker.daemon.recv(TURN) {
             Ok((ToWorker::Exit, _)) => {
-                worker.let_record_be_written();
+                worker.let_end_be_noted();
                 return Ok(());
             }
             Ok((request, fds)) => {
@@ -188,10 +189,11 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
 }
 
 impl Worker {
-    /// A session that is traced ends with its record; an unfinished one is not waited for longer than the
-    /// daemon waits.
-    fn let_record_be_written(&self) {
-        let Some(serving) = self.serving.as_ref().filter(|_| trace::is_on()) else {
+    /// A session that is traced ends with its record, and one that has memory in common with what there is to learn of it; an
+    /// unfinished one is not waited for longer than the daemon waits.
+    fn let_end_be_noted(&self) {
+        let notes = |it: &&Serving| trace::is_on() || it.requests.learns.load(Ordering::Acquire);
+        let Some(serving) = self.serving.as_ref().filter(notes) else {
             return;
         };
         serving.kicker.kick();

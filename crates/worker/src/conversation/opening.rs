@@ -18,6 +18,8 @@ use crate::preparation::{Folders, Keeper};
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
 /// Bytes a second that saves write to storage at most.
 const WRITE_RATE: &str = "FERMATA_WRITE_RATE";
+/// Set in tests: all kernels are as those of which there is machine code alone.
+const OPAQUE: &str = "FERMATA_TEST_OPAQUE";
 /// `cuDriverGetVersion` of the oldest driver that is used.
 const OLDEST: i32 = 13000;
 
@@ -69,6 +71,7 @@ impl Worker {
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
         live.device_hashes = !soft;
+        live.texts = std::env::var_os(OPAQUE).is_none();
         let number = |name| {
             let hint = "docs/settings.md lists the settings";
             settings::number(name)

@@ -7,8 +7,9 @@
 //!                                        └ others have it: copied on the device, mapped in its place
 //! ```
 //! A kernel that writes through pointers which it finds in memory, or of which an earlier restore has learnt that it touches
-//! more than is foreseen, may write every block. What shares memory with other processes counts as a write. The guard lasts as
-//! long as there are common blocks, over checkpoints too.
+//! more than is foreseen, may write every block. What shares memory with other processes counts as a write. A kernel without text
+//! may write what its parameters name, except what earlier restores have seen it leave as it was ([`Examination`]). The guard lasts as
+//! long as there are common blocks or notes to be taken, over checkpoints too.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use crate::access::{AccessSet, Predictor, Target, kernels_of};
 use crate::restore::blocks::Blocks;
 use crate::restore::common::claims::Claims;
+use crate::restore::common::examination::Examination;
 use crate::restore::common::keeper::CommonKey;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::schedule::Schedule;
@@ -64,20 +66,23 @@ pub struct Guard {
     /// Whether it is a kernel of which only the arguments are known.
     opaque: bool,
     recorder: Arc<Recorder>,
+    examination: Examination,
     missed: Missed,
 }
 
 impl Guard {
     pub(in crate::restore) fn new(
         claims: Arc<Claims>,
-        blocks: &Blocks,
+        blocks: &Arc<Blocks>,
         schedule: Arc<Schedule>,
         recorder: Arc<Recorder>,
     ) -> Self {
         let asked = claims.blocks(blocks).into_iter();
         let asked = asked.map(|(at, len, key)| (at, Block { len, key }));
+        let asked: BTreeMap<Address, Block> = asked.collect();
         Self {
-            blocks: asked.collect(),
+            examination: Examination::new(Arc::clone(blocks), asked.keys().copied()),
+            blocks: asked,
             claims,
             schedule: Some(schedule),
             freed: Vec::new(),
@@ -95,15 +100,30 @@ impl Guard {
         Arc::clone(&self.missed)
     }
 
-    /// Whether nothing is common any more, and nothing will be.
+    /// Whether nothing is common any more, nothing will be, and no notes are taken.
     pub fn is_over(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.is_empty() && !self.examination.is_on()
+    }
+
+    /// Whether it is time to look what kernels have left as it was.
+    pub fn is_due(&self) -> bool {
+        self.schedule.is_none() && self.examination.is_due()
+    }
+
+    /// Looks what kernels without text have left as it was, and tells the image's profile. The device has nothing to do.
+    pub fn look(&mut self, site: &mut Site) {
+        self.settle(&site.live);
+        if self.schedule.is_none() && self.missed.lock().is_none() {
+            let Site { session, live } = site;
+            // What is not learnt costs the next restore memory.
+            let _ = self.examination.look(live, session, &self.recorder);
+        }
     }
 
     /// Blocks that must be the session's own before `op` is given to the driver.
     pub fn needs(&mut self, site: &Site, op: &Op<'_>) -> Vec<Address> {
         self.settle(&site.live);
-        if self.blocks.is_empty() {
+        if self.is_over() {
             return Vec::new();
         }
         (self.certain, self.opaque) = (false, false);
@@ -113,11 +133,13 @@ impl Guard {
                 let functions = kernels_of(&site.session, *exec);
                 self.kernels(site, op, &functions)
             }
+            _ if self.blocks.is_empty() => Vec::new(),
             // Its memory goes to another process whole.
             Op::MemShare {
                 address, memory, ..
             } if *memory == MemoryId::NULL => self.around(*address).collect(),
             Op::MemFree { address } | Op::MemFreeAsync { address, .. } => {
+                self.examination.freed(*address);
                 self.freed.extend(self.around(*address).collect::<Vec<_>>());
                 Vec::new()
             }
@@ -185,16 +207,17 @@ impl Guard {
 
     /// Makes these blocks the session's own. The device is idle.
     ///
-    /// After a kernel without text, of which others will follow, so is every block that no other session has: the device comes to
-    /// its end once, not for each of them.
+    /// After a kernel without text, of which others will follow, so is every block that no other session has, as long as nothing
+    /// is known of what such kernels leave as it was: the device comes to its end once, not for each of them.
     ///
     /// # Errors
     /// There is no memory for a block (it is as before), or what the driver says.
     pub fn make_own(&mut self, live: &mut Live, needed: &[Address]) -> Result<(), EngineError> {
         let mut wanted: Vec<(Address, CommonKey)> = Vec::new();
+        let all = self.opaque && !self.recorder.knows_harmless();
         for (at, block) in &self.blocks {
             let is_needed = needed.contains(at);
-            if (is_needed || self.opaque) && live.space.is_common(at.raw()) {
+            if (is_needed || all) && live.space.is_common(at.raw()) {
                 wanted.push((*at, block.key));
             }
         }
@@ -266,6 +289,9 @@ impl Guard {
     fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[FunctionId]) -> Vec<Address> {
         let known = (&mut self.predictor, &mut self.taught);
         self.recorder.teach(known, &site.session, functions);
+        if self.examination.is_on() {
+            self.note(site, op);
+        }
         let set = self.predictor.predict(op, site);
         let mut anywhere = false;
         for function in functions {
@@ -280,6 +306,20 @@ impl Guard {
         match anywhere {
             true => self.blocks.keys().copied().collect(),
             false => self.foreseen(&set),
+        }
+    }
+
+    /// Notes what is in doubt about the kernels of `op`.
+    fn note(&mut self, site: &Site, op: &Op<'_>) {
+        let is_new = match op {
+            Op::GraphLaunch { exec, .. } => {
+                let revision = site.live.graph_revision(*exec);
+                self.examination.is_new(*exec, revision)
+            }
+            _ => true,
+        };
+        if is_new {
+            self.examination.note(self.predictor.doubts(op, site));
         }
     }
 

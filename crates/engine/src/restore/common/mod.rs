@@ -9,6 +9,7 @@
 //! See decision 045. No mapping of a common block is writable in any process, so its content cannot change.
 
 pub(super) mod claims;
+mod examination;
 pub(super) mod foreign;
 pub(super) mod guard;
 pub(super) mod keeper;

@@ -4,7 +4,7 @@
 //! | bytes | what |
 //! | --- | --- |
 //! | 8 | `FERMPROF` |
-//! | 4 | version, 3; 1 ends with the names, 2 with what is known by address |
+//! | 4 | version, 4; 1 ends with the names, 2 with what is known by address, 3 with what is written |
 //! | 4 | number of blocks, n |
 //! | 8 n | their addresses, in the order of first use |
 //! | 4 | number of kernels, k |
@@ -13,12 +13,14 @@
 //! | each: 4 + length, 4 + 8 n | length and bytes of the name, number and addresses of memory |
 //! | 4 | number of blocks that the program writes, w |
 //! | 8 w | their addresses |
+//! | 4 | number of kernels of which it is known what they leave as it was, h |
+//! | each: 4 + length, 4 + 12 n | length and bytes of the name, number of words, of each the offset in the parameter block and the address of the memory it names |
 //! | 32 | BLAKE3 of everything before |
 //!
 //! All numbers are little-endian. The file is advice: one that is missing or damaged changes nothing but
 //! the order in which data comes, and it is no part of what an image's hashes cover.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,7 +31,7 @@ use fermata_store::image::PROFILE;
 use fermata_store::read_limited;
 
 const MAGIC: &[u8; 8] = b"FERMPROF";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HASH: usize = 32;
 /// The longest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
@@ -39,6 +41,11 @@ const MOST_KERNELS: usize = 4096;
 const MOST_PLACES: usize = 256;
 /// Blocks that are remembered as written.
 const MOST_WRITTEN: usize = 1 << 16;
+/// Words that are remembered of all kernels together.
+const MOST_WORDS: usize = 1 << 17;
+
+/// Words of a kernel's parameter block: their offsets, and the memory that they named.
+pub type Words = BTreeSet<(u32, Address)>;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,6 +59,8 @@ pub struct Profile {
     pub mis_speculations: BTreeMap<String, Vec<Address>>,
     /// Addresses of blocks that the program writes: it has nothing of them in common with other sessions for long.
     pub written: Vec<Address>,
+    /// What kernels have left as it was although their code alone says whether they write there.
+    pub harmless: BTreeMap<String, Words>,
 }
 
 impl Profile {
@@ -136,6 +145,9 @@ impl Profile {
             }
         }
         self.add_written(&other.written);
+        for (kernel, words) in other.harmless {
+            self.add_harmless(&kernel, words);
+        }
     }
 
     /// The program writes the blocks at these addresses. True if that was not known.
@@ -147,6 +159,26 @@ impl Profile {
             }
         }
         self.written.len() != before
+    }
+
+    /// The kernel has left what these words name as it was. True if that was not known.
+    pub fn add_harmless(
+        &mut self,
+        kernel: &str,
+        words: impl IntoIterator<Item = (u32, Address)>,
+    ) -> bool {
+        let mut count: usize = self.harmless.values().map(BTreeSet::len).sum();
+        let before = count;
+        let known = self.harmless.entry(kernel.to_owned()).or_default();
+        for word in words {
+            if count < MOST_WORDS && known.insert(word) {
+                count += 1;
+            }
+        }
+        if known.is_empty() {
+            self.harmless.remove(kernel);
+        }
+        count != before
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -171,6 +203,15 @@ impl Profile {
         bytes.extend((self.written.len() as u32).to_le_bytes());
         for address in &self.written {
             bytes.extend(address.raw().to_le_bytes());
+        }
+        bytes.extend((self.harmless.len() as u32).to_le_bytes());
+        for (name, words) in &self.harmless {
+            put_name(&mut bytes, name);
+            bytes.extend((words.len() as u32).to_le_bytes());
+            for (offset, memory) in words {
+                bytes.extend(offset.to_le_bytes());
+                bytes.extend(memory.raw().to_le_bytes());
+            }
         }
         let hash = blake3::hash(&bytes);
         bytes.extend(hash.as_bytes());
@@ -201,11 +242,17 @@ impl Profile {
             ..3 => Vec::new(),
             _ => addresses(&mut rest)?,
         };
+        let mut harmless = BTreeMap::new();
+        let count = if version > 3 { number(&mut rest)? } else { 0 };
+        for _ in 0..count {
+            harmless.insert(name(&mut rest)?, words(&mut rest)?);
+        }
         rest.is_empty().then_some(Self {
             order,
             unpredictable,
             mis_speculations,
             written,
+            harmless,
         })
     }
 }
@@ -235,6 +282,18 @@ fn addresses(rest: &mut &[u8]) -> Option<Vec<Address>> {
     )
 }
 
+fn words(rest: &mut &[u8]) -> Option<Words> {
+    let count = number(rest)?;
+    let word = |_| Some((number(rest)?, address(rest)?));
+    (0..count).map(word).collect()
+}
+
+fn address(rest: &mut &[u8]) -> Option<Address> {
+    let (first, further) = rest.split_first_chunk::<8>()?;
+    *rest = further;
+    Some(Address::from_raw(u64::from_le_bytes(*first)))
+}
+
 fn number(rest: &mut &[u8]) -> Option<u32> {
     let (first, further) = rest.split_first_chunk::<4>()?;
     *rest = further;
@@ -254,6 +313,12 @@ mod tests {
                 [0x2000, 0x3004].map(Address::from_raw).to_vec(),
             )]),
             written: vec![Address::from_raw(0x3000)],
+            harmless: BTreeMap::from([(
+                "product".to_owned(),
+                [(16, 0x1000), (16, 0x2000), (64, 0x1000)]
+                    .map(|(offset, memory)| (offset, Address::from_raw(memory)))
+                    .into(),
+            )]),
         }
     }
 
@@ -272,6 +337,7 @@ mod tests {
             (vec![Address::from_raw(0x7000)], some().unpredictable)
         );
         assert!(read.mis_speculations.is_empty() && read.written.is_empty());
+        assert!(read.harmless.is_empty());
     }
 
     #[test]
@@ -282,11 +348,13 @@ mod tests {
         let [last, block] = [0x9000, 0x5000].map(Address::from_raw);
         other.add_mis_speculation("spread", last);
         other.add_written(&[block]);
+        other.add_harmless("product", [(8, block)]);
         profile.join(other);
         assert_eq!(profile.unpredictable, ["chase", "walk"]);
         let touched = [0x2000, 0x3004, 0x9000].map(Address::from_raw);
         assert_eq!(profile.mis_speculations["spread"], touched);
         assert_eq!(profile.written, [0x3000, 0x5000].map(Address::from_raw));
+        assert_eq!(profile.harmless["product"].len(), 4);
         let before = profile.clone();
         profile.join(some());
         assert_eq!(profile, before);
@@ -298,6 +366,22 @@ mod tests {
         let blocks = [0x3000, 0x5000].map(Address::from_raw);
         assert!(profile.add_written(&blocks) && !profile.add_written(&blocks[1..]));
         assert_eq!(profile.written, [0x3000, 0x5000].map(Address::from_raw));
+    }
+
+    #[test]
+    fn what_a_kernel_leaves_as_it_was_is_remembered_once_and_not_without_end() {
+        let mut profile = some();
+        let word = (16, Address::from_raw(0x1000));
+        assert!(!profile.add_harmless("product", [word]));
+        assert!(!profile.add_harmless("sum", []));
+        assert_eq!(profile.harmless.len(), 1, "nothing is known of the other");
+        let many = (0..MOST_WORDS as u64).map(|it| (0, Address::from_raw(it)));
+        assert!(profile.add_harmless("sum", many));
+        assert!(!profile.add_harmless("more", [word]), "there is no room");
+        assert_eq!(
+            profile.harmless.values().map(BTreeSet::len).sum::<usize>(),
+            MOST_WORDS
+        );
     }
 
     #[test]

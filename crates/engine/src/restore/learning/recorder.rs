@@ -1,14 +1,14 @@
 //! Records what a restore learns for the next restore of the same image, in the image's [`Profile`].
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use fermata_abi::op::{Address, FunctionId};
 use fermata_state::Session;
 use parking_lot::Mutex;
 
-use crate::access::Predictor;
-use crate::restore::learning::profile::Profile;
+use crate::access::{Doubt, Predictor};
+use crate::restore::learning::profile::{Profile, Words};
 
 #[derive(Debug, Default)]
 struct Recorded {
@@ -94,6 +94,13 @@ impl Recorder {
                 for address in self.mis_speculations(&record.name) {
                     predictor.remember(*function, address);
                 }
+                for (offset, memory) in self.harmless(&record.name) {
+                    predictor.dispel(Doubt {
+                        function: *function,
+                        offset,
+                        memory,
+                    });
+                }
             }
         }
     }
@@ -117,6 +124,31 @@ impl Recorder {
     /// The program writes the blocks at these addresses.
     pub fn wrote(&self, blocks: &[Address]) {
         if self.recorded.lock().profile.add_written(blocks) {
+            self.keep();
+        }
+    }
+
+    /// What this kernel has left as it was.
+    fn harmless(&self, kernel: &str) -> Words {
+        let recorded = self.recorded.lock();
+        let known = recorded.profile.harmless.get(kernel);
+        known.cloned().unwrap_or_default()
+    }
+
+    /// Whether it is known of any kernel what it leaves as it was.
+    pub fn knows_harmless(&self) -> bool {
+        !self.recorded.lock().profile.harmless.is_empty()
+    }
+
+    /// An instance has run: these kernels have left what their words named as it was, and the blocks at these addresses have changed.
+    pub fn examined(&self, harmless: BTreeMap<String, Words>, written: &[Address]) {
+        let mut recorded = self.recorded.lock();
+        let mut news = recorded.profile.add_written(written);
+        for (kernel, words) in harmless {
+            news |= recorded.profile.add_harmless(&kernel, words);
+        }
+        drop(recorded);
+        if news {
             self.keep();
         }
     }

@@ -1,0 +1,104 @@
+"""What each rank of torchrun runs, `ranks.py NAME STEPS`: programs.py starts them. The first rank reports for all."""
+
+import dataclasses
+import os
+import sys
+
+import programs
+
+
+def begin(steps):
+    """PyTorch, a report, and the process group, joined; this rank's device is set."""
+    torch, report = programs.torch_report(steps)
+    import torch.distributed as dist
+
+    programs.START = float(os.environ["FIRST_FROM"])
+    backend = os.environ["BACKEND"]
+    device = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count() if backend == "nccl" else 0
+    torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    if dist.get_rank() != 0:
+        sys.stdout = open(os.devnull, "w")
+    return torch, report, dist
+
+
+def train(steps):
+    """Each trains on inputs of its own; gradients are averaged."""
+    torch, report, dist = begin(steps)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
+    torch.manual_seed(100 + dist.get_rank())
+    inputs = torch.randn(256, 512, device="cuda")
+    programs.train(torch, report, model, inputs, lambda out: out.float().pow(2).mean())
+    dist.destroy_process_group()
+
+
+def graph(steps):
+    """A CUDA graph in which the ranks meet ten times."""
+    torch, report, dist = begin(steps)
+    torch.manual_seed(100 + dist.get_rank())
+    values, noise = (torch.randn(1 << 18, device="cuda") for _ in range(2))
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+        for _ in range(10):
+            values.mul_(0.49).add_(noise)
+            dist.all_reduce(values)
+    report.run(captured.replay)
+    report.end(*programs.bytes_of(torch, [values]))
+    del captured
+    dist.destroy_process_group()
+
+
+def fsdp(steps):
+    """0.9 billion parameters in shards: gathered before each layer, gradients reduced into shards."""
+    torch, report, dist = begin(steps)
+    import llama
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = llama.build(llama.NEARLY_ONE)
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    for part in (*model.layers, model):
+        fully_shard(part, mesh=mesh)
+    torch.manual_seed(100 + dist.get_rank())
+    words = torch.randint(0, llama.NEARLY_ONE.words, (2, 257), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        loss = torch.nn.functional.cross_entropy(model(words[:, :-1]).float().flatten(0, 1), words[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step)
+    report.end(*programs.bytes_of(torch, [it.full_tensor() for it in list(model.parameters())[:8]]))
+    dist.destroy_process_group()
+
+
+def tensor(steps):
+    """Generation with each layer's heads and inner channels split between the ranks."""
+    torch, report, dist = begin(steps)
+    import llama
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model, count = llama.build(llama.NEARLY_ONE).eval(), dist.get_world_size()
+    mesh = init_device_mesh("cuda", (count,))
+    size = llama.NEARLY_ONE
+    part = dataclasses.replace(size, width=size.width // count, heads=size.heads // count, groups=size.groups // count)
+    split = {name: ColwiseParallel() for name in ("query", "key", "value", "gate", "up")}
+    split |= {name: RowwiseParallel() for name in ("joined", "down")}
+    model.size = part
+    for layer in model.layers:
+        parallelize_module(layer, mesh, split)
+        layer.size = part
+    words, out = torch.arange(1, 65, device="cuda")[None], []
+    report.run(lambda: out.append(model.generate(words, 8)))
+    report.end(*(it.cpu().numpy() for it in out))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {it.__name__: it for it in (train, graph, fsdp, tensor)}[sys.argv[1]](int(sys.argv[2]))

@@ -1,0 +1,154 @@
+//! What kernels leave as it was, of which their code alone says whether they write there.
+//!
+//! ```text
+//!  launch ─► words in doubt (kernel, offset in its parameters, block) ─► noted
+//!  soon after the restore, later, and at the session's end, when the device has nothing to do:
+//!            hash of each block with notes ─┬─ as in the image ─► the profile says so of these words: later restores keep it common
+//!                                           └─ changed ─────────► the profile says that it is written: later restores load it as their own
+//! ```
+//! Libraries carry machine code without text. Each of their kernels is taken to write all that its parameters name, so that a
+//! first instance makes its weights its own, and here it is found out that this was not needed. A word is known by its kernel, its
+//! place in the parameters and the block, so that the same kernel at work on other memory, or with this block as its result, is in doubt
+//! again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Address, ExecId};
+use fermata_state::Session;
+
+use crate::access::Doubt;
+use crate::digest::{self, Digest};
+use crate::restore::blocks::Blocks;
+use crate::restore::learning::recorder::Recorder;
+use crate::{EngineError, Live};
+
+/// When it is looked, after the restore. The last look ends the notes; the session's end is a look, too.
+const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+
+/// See the module.
+pub(super) struct Examination {
+    blocks: Arc<Blocks>,
+    /// Blocks that were asked for and are not freed: their numbers by address.
+    watched: BTreeMap<Address, usize>,
+    doubts: BTreeSet<Doubt>,
+    /// Whether there are doubts that the last look did not know.
+    news: bool,
+    /// Graphs whose kernels have been noted, as they are at this revision.
+    graphs: HashMap<ExecId, u64>,
+    begun: Instant,
+    looks: usize,
+}
+
+impl Examination {
+    /// Of the blocks of an image that start at `watched`.
+    pub fn new(blocks: Arc<Blocks>, watched: impl Iterator<Item = Address>) -> Self {
+        let numbered = watched.filter_map(|at| Some((at, blocks.starting(at)?)));
+        Self {
+            watched: numbered.collect(),
+            blocks,
+            doubts: BTreeSet::new(),
+            news: false,
+            graphs: HashMap::new(),
+            begun: Instant::now(),
+            looks: 0,
+        }
+    }
+
+    /// Whether launches are to be noted.
+    pub fn is_on(&self) -> bool {
+        self.looks < LOOKS.len() && !self.watched.is_empty()
+    }
+
+    /// Whether the kernels of `exec`, as they are at `revision`, are not noted yet.
+    pub fn is_new(&mut self, exec: ExecId, revision: u64) -> bool {
+        self.graphs.insert(exec, revision) != Some(revision)
+    }
+
+    /// A kernel is launched with these doubts.
+    pub fn note(&mut self, doubts: Vec<Doubt>) {
+        for doubt in doubts {
+            if self.watched.contains_key(&doubt.memory) {
+                self.news |= self.doubts.insert(doubt);
+            }
+        }
+    }
+
+    /// The program has freed the memory at `address`.
+    pub fn freed(&mut self, address: Address) {
+        if self.watched.remove(&address).is_some() {
+            self.doubts.retain(|it| it.memory != address);
+        }
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self) -> bool {
+        let next = LOOKS.get(self.looks);
+        next.is_some_and(|it| self.begun.elapsed() >= *it)
+    }
+
+    /// Looks, and tells the image's profile. The device has nothing to do, and has done all that was noted.
+    ///
+    /// # Errors
+    /// The device cannot be asked; then nothing is told.
+    pub fn look(
+        &mut self,
+        live: &mut Live,
+        session: &Session,
+        recorder: &Recorder,
+    ) -> Result<(), EngineError> {
+        let late = LOOKS.iter().filter(|it| self.begun.elapsed() >= **it);
+        self.looks = late.count();
+        if !std::mem::take(&mut self.news) {
+            return Ok(());
+        }
+        let blocks: BTreeSet<Address> = self.doubts.iter().map(|it| it.memory).collect();
+        let [same, changed] = self.compared(live, &blocks)?;
+        let mut harmless: BTreeMap<String, _> = BTreeMap::new();
+        for doubt in self.doubts.iter().filter(|it| same.contains(&it.memory)) {
+            if let Ok(record) = session.functions.get(doubt.function) {
+                let words: &mut BTreeSet<_> = harmless.entry(record.name.clone()).or_default();
+                words.insert((doubt.offset, doubt.memory));
+            }
+        }
+        recorder.examined(harmless, &changed);
+        Ok(())
+    }
+
+    /// Those of `blocks` that are as they were in the image, and those that are not; of some that cannot be said.
+    fn compared(
+        &self,
+        live: &mut Live,
+        blocks: &BTreeSet<Address>,
+    ) -> Result<[Vec<Address>; 2], EngineError> {
+        let (mut pieces, mut due) = (Vec::new(), Vec::new());
+        let known = |at: &Address| self.watched.get(at).map(|it| &self.blocks.all()[*it]);
+        for (at, block) in blocks.iter().filter_map(|at| Some((*at, known(at)?))) {
+            for (piece, id) in &block.stored {
+                pieces.push(*piece);
+                due.push((at, Digest::Id(*id)));
+            }
+            for piece in &block.zero {
+                pieces.push(*piece);
+                due.push((at, Digest::Zero));
+            }
+        }
+        let found = digest::on_any_device(live, &pieces)?;
+        let mut states: BTreeMap<Address, Option<bool>> = BTreeMap::new();
+        for ((at, due), found) in due.into_iter().zip(found) {
+            let state = states.entry(at).or_insert(Some(true));
+            *state = match (*state, found) {
+                (Some(false), _) => Some(false),
+                (before, found) if found == due => before,
+                (_, Digest::Unknown) => None,
+                _ => Some(false),
+            };
+        }
+        let those = |what| {
+            let found = states.iter().filter(|(_, state)| **state == Some(what));
+            found.map(|(at, _)| *at).collect()
+        };
+        Ok([those(true), those(false)])
+    }
+}

@@ -1,0 +1,41 @@
+// A table that one kernel reads in every step and writes only in some: what it is given does not say which.
+//   ... --every N     the table is written in every N-th step; 0, as if nothing is said: never
+#include "common.h"
+
+__global__ void turn(unsigned *table, unsigned *sums, unsigned n, unsigned k, int writes) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) {
+        return;
+    }
+    // Where the table is written, each thread reads its own element alone.
+    unsigned value = table[writes ? i : (i * 7 + k) % n];
+    sums[i] = sums[i] * 3 + value;
+    if (writes) {
+        table[i] = table[i] + sums[i];
+    }
+}
+
+int main(int argc, char **argv) {
+    Options o = begin(argc, argv, 1 << 18, 200);
+    long every = option(argc, argv, "--every", 0);
+    unsigned n = (unsigned)o.size;
+    std::vector<unsigned> first(n), zero(n, 0);
+    for (unsigned i = 0; i < n; i++) {
+        first[i] = noise(i);
+    }
+    unsigned *table = to_device(first), *sums = to_device(zero);
+
+    for (long k = 1; k <= o.steps; k++) {
+        turn<<<blocks_for(n, 256), 256>>>(table, sums, n, (unsigned)k, every > 0 && k % every == 0);
+        CHECK_LAUNCH();
+        if (k % 10 == 0) {
+            CHECK(cudaDeviceSynchronize());
+            step(o, k, o.steps);
+        }
+    }
+
+    Digest d;
+    d.all(from_device(table, n));
+    d.all(from_device(sums, n));
+    return finish("seldom", d);
+}

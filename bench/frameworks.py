@@ -31,16 +31,16 @@ SCRIPT = measure.HERE / "frameworks" / "programs.py"
 # Programs of nvcc, with its default, the static runtime of the toolkit; and of CUDA 12.
 BUILT = {"static": "launches", "static12": "launches-cuda12"}
 STEPS = {
-    "static": 2000, "static12": 2000, "numba": 10000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
+    "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
-    "ranks": 200, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 300, "fsdp": 20, "tensor": 10, "language_3b": 30,
+    "ranks": 200, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "fsdp": 15, "tensor": 8, "language_3b": 30,
     "generation_3b": 8,
 }
 # Long enough to be checkpointed several times: some fifteen seconds of steps on an H200.
 LONG = {
-    "static": 15000, "static12": 15000, "numba": 400000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
+    "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
-    "generation": 100, "ranks": 1500, "ddp": 1500, "ddp_shm": 1500, "ddp_8": 100, "ddp_graph": 1500, "fsdp": 60, "tensor": 40,
+    "generation": 100, "ranks": 1500, "ddp": 1500, "ddp_shm": 1500, "ddp_8": 100, "ddp_graph": 200, "fsdp": 40, "tensor": 30,
     "language_3b": 150, "generation_3b": 60,
 }
 # A run through STEPS, in seconds, where it takes longer than most.

@@ -1,10 +1,14 @@
 """How soon instances of one image are at work, and what device memory each takes, where equal memory is there once.
 
     bench/share.py REPORT.json [--gib 16] [--instances 4] [--buffers 160] [--off] [--device gpu|soft]
+    bench/share.py REPORT.json --billions 0.9|3|13 [--instances 4] [--off]
 
-`served` holds N GiB of weights that it only reads. Its image is restored so often, one instance after another, each beside those
+`served` holds N GiB of weights that it only reads; `frameworks/tokens.py` is a PyTorch language model, whose libraries carry machine
+code alone: an instance runs for some seconds first, and is ended, so that it is known which blocks such kernels leave as they were. The
+program's image is restored so often, one instance after another, each beside those
 before it; all go on reading. For each: seconds from the command to its first kernel done and to its first pass over all
-weights, until all data was there, what of it other instances had already, and what the device had used before and after. `--off`: each
+weights, until all data was there, what of it other instances had already, and what the device had used before and after: the first token
+of a language model is its first kernel here, the first eight are its first pass. `--off`: each
 instance has its own (no `FERMATA_COMMON_MEMORY`). At the end each proves its bytes. Images are in memory, so host memory for
 the data is needed.
 """
@@ -14,9 +18,15 @@ import json
 import os
 import pathlib
 import re
+import sys
 import time
 
-from measure import TREE, Daemon, call, document, facts, wait_for
+from measure import HERE, TREE, Daemon, call, document, facts, wait_for
+
+# GiB of a model with so many billion parameters, as a tier needs them.
+BYTES = {"tiny": 1, "0.9": 2, "3": 6, "13": 25}
+# How long the instance runs that shows what its kernels leave as it was: until the first look and some more.
+SHOWN = 7
 
 # A driver takes seconds to give back what an ended worker had.
 REST = 3
@@ -73,24 +83,34 @@ def main():
     arguments.add_argument("--gib", type=float, default=16)
     arguments.add_argument("--instances", type=int, default=4)
     arguments.add_argument("--buffers", type=int, default=160)
+    arguments.add_argument("--billions", choices=["tiny", "0.9", "3", "13"])
     arguments.add_argument("--off", action="store_true")
     arguments.add_argument("--device", choices=["gpu", "soft"], default="gpu")
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-share"))
     arguments = arguments.parse_args()
-    work, gib = arguments.work / str(os.getpid()), arguments.gib
+    work, gib = arguments.work / str(os.getpid()), BYTES.get(arguments.billions, arguments.gib)
     settings = {"FERMATA_SPARE_WORKERS": "2"} | ({} if arguments.off else {"FERMATA_COMMON_MEMORY": "1"})
     if arguments.device == "gpu":
         settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{int(gib) + 8}G"}
     daemon = Daemon(work, work / "images", **settings)
     go, end = work / "go", work / "end"
-    daemon.fermata("run", "--device", arguments.device, "--detach", "--name", "source", "--", str(TREE / "bench" / "served"),
-                   "--gib", str(gib), "--buffers", str(arguments.buffers), "--until", str(go), "--end", str(end))
-    wait_for(lambda: "ready" in daemon.told("logs", "source"), "the program's `ready`")
+    if arguments.billions:
+        program = [sys.executable, str(HERE / "frameworks" / "tokens.py"), "--billions", arguments.billions]
+    else:
+        program = [str(TREE / "bench" / "served"), "--gib", str(gib), "--buffers", str(arguments.buffers)]
+    daemon.fermata("run", "--device", arguments.device, "--detach", "--name", "source", "--", *program, "--until", str(go),
+                   "--end", str(end))
+    wait_for(lambda: "ready" in daemon.told("logs", "source"), "the program's `ready`", 150)
     if arguments.device == "gpu":
         wait_for(lambda: daemon.tier()[0] >= gib * (1 << 30), "the memory tier")
     daemon.fermata("checkpoint", "source", "--mode", "stop", "--then", "stop", "-o", "image")
     go.touch()
-    report = {**facts(), "gib": gib, "buffers": arguments.buffers, "common": not arguments.off, "instances": []}
+    report = {**facts(), "program": program, "gib": gib, "common": not arguments.off, "instances": []}
+    if arguments.billions and not arguments.off:
+        report["shown"] = restored(daemon, "shown", arguments.device)
+        time.sleep(SHOWN)
+        daemon.fermata("kill", "shown")
+        wait_for(lambda: daemon.session("shown")["state"] == "exited", "the end of the first instance")
     names = [f"instance-{n + 1}" for n in range(arguments.instances)]
     for name in names:
         time.sleep(REST if arguments.device == "gpu" else 0)

@@ -28,6 +28,8 @@ class Size:
 BILLIONS = Size(width=3072, inner=8192, layers=28, heads=24, groups=8, words=32000)
 # 0.9 billion parameters: 16 layers of 47 million, and two tables of 66 million.
 NEARLY_ONE = Size(width=2048, inner=5632, layers=16, heads=16, groups=8, words=32000)
+# 13 billion parameters: 40 layers of 317 million, and two tables of 164 million.
+THIRTEEN = Size(width=5120, inner=13824, layers=40, heads=40, groups=40, words=32000)
 TINY = Size(width=64, inner=128, layers=2, heads=4, groups=2, words=100, longest=64)
 
 

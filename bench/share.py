@@ -105,7 +105,7 @@ def main():
         wait_for(lambda: daemon.tier()[0] >= gib * (1 << 30), "the memory tier")
     daemon.fermata("checkpoint", "source", "--mode", "stop", "--then", "stop", "-o", "image")
     go.touch()
-    report = {**facts(), "program": program, "gib": gib, "common": not arguments.off, "instances": []}
+    report = {**facts(), "program": [pathlib.Path(it).name for it in program], "gib": gib, "common": not arguments.off, "instances": []}
     if arguments.billions and not arguments.off:
         report["shown"] = restored(daemon, "shown", arguments.device)
         time.sleep(SHOWN)

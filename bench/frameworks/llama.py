@@ -122,6 +122,10 @@ class Llama(nn.Module):
 
 
 def build(size, device="cuda"):
-    """A model with weights of the seed that is set, in bfloat16."""
-    with torch.device(device):
-        return Llama(size).to(torch.bfloat16)
+    """A model with weights of the seed that is set, in bfloat16 from the start: no room for others is left behind."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            return Llama(size)
+    finally:
+        torch.set_default_dtype(torch.float32)

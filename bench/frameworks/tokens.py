@@ -2,9 +2,10 @@
 
     tokens.py --billions 0.9|3|13 --until PATH --end PATH
 
-Writes some tokens, prints "ready", and waits for the first file. Then it writes again, from the same words. Prints "first" and
-"all" with the time, in seconds since 1970, when the first token and the first eight were there. Once the second file is there,
-it prints "digest tokens HEX bad COUNT": of the words that it has written, and how often they were others.
+Writes some tokens, prints "ready", and waits for the first file. Then it writes again, from the same words, and prints "first"
+and "all" with the time, in seconds since 1970, when the first token and the first eight were there. From then on it gets other words in
+each turn. Once the second file is there, it prints "digest tokens HEX bad COUNT": of what it has written from the first words, and how often
+that was not what it was before.
 """
 
 import argparse
@@ -34,20 +35,16 @@ def main():
     print("ready", flush=True)
     while not os.path.exists(given.until):
         time.sleep(0.0005)
-    wrong, first = 0, True
-    while True:
-        over = os.path.exists(given.end)
-        one = model.generate(asked, 1).tolist()
-        if first:
-            tell("first")
-        written = model.generate(asked, COUNT).tolist()
-        if first:
-            tell("all")
-        wrong += one[0] != right[0][: len(one[0])] or written != right
-        first = False
-        if over:
-            break
+    one = model.generate(asked, 1).tolist()
+    tell("first")
+    written = model.generate(asked, COUNT).tolist()
+    tell("all")
+    wrong, turn = (one[0] != right[0][: len(one[0])]) + (written != right), 0
+    while not os.path.exists(given.end):
+        turn += 1
+        model.generate(asked + turn % 50, COUNT).tolist()
         time.sleep(0.02)
+    wrong += model.generate(asked, COUNT).tolist() != right
     print(f"digest tokens {hashlib.sha256(str(right).encode()).hexdigest()[:16]} bad {wrong}", flush=True)
 
 

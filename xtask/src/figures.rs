@@ -1,5 +1,7 @@
 //! Task `figures`: the tables of docs/performance.md that come from `bench/results/` as they are: what programs of frameworks
-//! cost, and what their checkpoints cost. Each row is the newest run of its program. The rest of the page is written by hand.
+//! cost, what their checkpoints cost, and how many came back as they were. Each row is the newest run of its program. The rest
+//! of the page is written by hand.
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use crate::output::Generated;
 const PAGE: &str = "docs/performance.md";
 
 /// What stands in a row for a program of `bench/frameworks.py`; rows have this order.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: &[(&str, &str)] = &[
     ("resnet", "ResNet-50, training, bf16, batch 64"),
     ("encoder", "transformer encoder, training, bf16"),
     ("unet", "U-Net-like, training, bf16"),
@@ -34,9 +36,14 @@ const PROGRAMS: [(&str, &str); 19] = [
         "two ranks of torchrun on one GPU, over NCCL, peer memory",
     ),
     ("ddp_shm", "the same, over host memory"),
+    (
+        "fsdp",
+        "two ranks, FSDP of 0.9 billion parameters, over NCCL on one GPU",
+    ),
     ("jax", "JAX, training, a synchronisation each step"),
     ("cupy", "CuPy: product, FFT, solver"),
     ("triton", "Triton kernel of 1 Mi elements"),
+    ("numba", "Numba kernel of 1 Mi elements"),
     (
         "static",
         "200 launches and a synchronisation, static runtime of CUDA 13",
@@ -62,6 +69,7 @@ pub fn page(root: &Path) -> Result<Generated> {
     for (name, table) in [
         ("steps", steps(&runs)?),
         ("checkpoints", checkpoints(&runs)?),
+        ("moments", moments(&runs)?),
     ] {
         text = put(&text, name, &table)?;
     }
@@ -84,7 +92,8 @@ fn runs(root: &Path) -> Result<Vec<Run>> {
         let report: Value = serde_json::from_slice(&bytes)
             .with_context(|| format!("`{RESULTS}/{file}` is no JSON"))?;
         // Other benches have `programs` too, but nothing that was left out.
-        if report.get("left_out").is_some() || report.get("checkpoints").is_some() {
+        let marks = ["left_out", "checkpoints", "moments"];
+        if marks.iter().any(|it| report.get(it).is_some()) {
             runs.push(Run { file, report });
         }
     }
@@ -173,6 +182,48 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
     Ok(table(head, rows))
 }
 
+/// Modes, in the order of their columns.
+const MODES: [&str; 4] = ["cow", "snapshot", "recopy", "stop"];
+
+/// How many checkpoints of each program and mode were restored and gave an equal result: of `bench/moments.py`.
+fn moments(runs: &[Run]) -> Result<String> {
+    let mut rows: BTreeMap<usize, (&Run, BTreeMap<&str, String>)> = BTreeMap::new();
+    for run in runs {
+        for found in list(&run.report, "moments") {
+            let equal = found.get("equal").and_then(Value::as_bool);
+            ensure!(
+                equal == Some(true),
+                "`{}`: a restored program is not equal",
+                run.file
+            );
+            let (_, modes) = rows
+                .entry(place(run, found)?)
+                .or_insert_with(|| (run, BTreeMap::new()));
+            let restored = number(found, "restored").unwrap_or_default();
+            let asked = list(found, "steps").len();
+            let mode = text(found, "mode").unwrap_or_default();
+            modes
+                .entry(mode)
+                .or_insert_with(|| format!("{restored} of {asked}"));
+        }
+    }
+    let rows = rows.into_iter().map(|(place, (run, modes))| {
+        let cells = MODES.map(|mode| modes.get(mode).map_or("", String::as_str));
+        let gpu = gpu(run);
+        format!(
+            "| {} | {} | {gpu}, `{}` |",
+            PROGRAMS[place].1,
+            cells.join(" | "),
+            run.file
+        )
+    });
+    let head = format!(
+        "| program | `{}` | GPU, results |\n| --- | --- | --- | --- | --- | --- |",
+        MODES.join("` | `")
+    );
+    Ok(table(&head, rows))
+}
+
 /// Of one journey: a list of its images, or the one image that there was before a journey could have several.
 fn cost(found: &Value) -> Cost {
     let images = list(found, "checkpoints");
@@ -215,17 +266,17 @@ fn place(run: &Run, found: &Value) -> Result<usize> {
     })
 }
 
+/// The GPU for short.
+fn gpu(run: &Run) -> &'static str {
+    let named = |it: &&str| text(&run.report, "gpu").is_some_and(|gpu| gpu.contains(it));
+    let known = ["H100", "H200"].into_iter().find(named);
+    known.unwrap_or("software GPU")
+}
+
 /// The GPU for short, the file as pages name it, and the revision.
 fn source(run: &Run) -> String {
-    let gpu = ["H100", "H200"]
-        .into_iter()
-        .find(|it| text(&run.report, "gpu").is_some_and(|gpu| gpu.contains(it)));
     let revision = text(&run.report, "revision").unwrap_or("unknown");
-    format!(
-        "{}, `{}`, {revision}",
-        gpu.unwrap_or("software GPU"),
-        run.file
-    )
+    format!("{}, `{}`, {revision}", gpu(run), run.file)
 }
 
 /// `text` with `table` between the marks of that name.
@@ -316,6 +367,24 @@ mod tests {
             "{made}"
         );
         assert!(checkpoints(&[run("a.json", report(false))]).is_err());
+    }
+
+    #[test]
+    fn moments_of_several_files_are_counted_by_mode_and_unequal_ones_are_refused() {
+        let report = |mode: &str, equal| {
+            json!({"gpu": "NVIDIA H100",
+                   "moments": [{"program": "jax", "mode": mode, "steps": [3, 5], "restored": 2, "equal": equal}]})
+        };
+        let all = [
+            run("b.json", report("stop", true)),
+            run("a.json", report("cow", true)),
+        ];
+        let made = moments(&all).unwrap();
+        assert!(
+            made.contains("| 2 of 2 |  |  | 2 of 2 | H100, `b.json` |"),
+            "{made}"
+        );
+        assert!(moments(&[run("c.json", report("cow", false))]).is_err());
     }
 
     #[test]

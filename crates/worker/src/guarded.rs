@@ -30,8 +30,16 @@ impl Server {
         let Some(guard) = &mut self.guard else {
             return Ok(());
         };
+        let begun = self.tally.as_ref().map(|_| Instant::now());
         let needed = guard.needs(&self.site, op);
+        self.count("common memory, foreseen", begun);
         self.make_own(&needed)
+    }
+
+    fn count(&self, what: &str, begun: Option<Instant>) {
+        if let (Some(tally), Some(begun)) = (&self.tally, begun) {
+            tally.add(what, begun.elapsed());
+        }
     }
 
     /// The same before the driver is given `graph`.
@@ -65,18 +73,24 @@ impl Server {
         };
         let is_idle = matches!(guard.is_idle(&mut self.site.live), Ok(true));
         if is_idle {
+            let begun = self.tally.as_ref().map(|_| Instant::now());
             guard.look(&mut self.site);
             if guard.is_over() {
                 self.guard = None;
             }
+            self.count("common memory, looked at", begun);
         }
         is_idle
     }
 
     fn make_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {
         if !blocks.is_empty() {
+            let begun = self.tally.as_ref().map(|_| Instant::now());
             self.await_device(blocks)?;
+            self.count("common memory, waited for", begun);
+            let begun = self.tally.as_ref().map(|_| Instant::now());
             self.make_all_own(blocks)?;
+            self.count("common memory, made its own", begun);
             if let Some(guard) = &self.guard {
                 guard.learn(blocks);
             }

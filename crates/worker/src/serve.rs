@@ -147,6 +147,7 @@ impl Server {
         let mut naps = 0u32;
         loop {
             if self.condemned {
+                requests.learns.store(false, Ordering::Release);
                 return self.await_rollback(consumer, requests);
             }
             if self.gone {

@@ -57,6 +57,11 @@ const LATE: Kind = Kind {
     options: &["--size", "600000", "--steps", "200", "--every", "100"],
     ..SELDOM
 };
+/// Writes it in every step, and what it writes is there already.
+const AGAIN: Kind = Kind {
+    options: &["--size", "600000", "--steps", "200", "--again", "1"],
+    ..SELDOM
+};
 const TABLE: u64 = 600_000 * 4;
 /// Its kernels are as those of libraries that carry machine code alone.
 const OPAQUE: (&str, &str) = ("FERMATA_WORKER_FERMATA_TEST_OPAQUE", "1");
@@ -340,6 +345,24 @@ fn what_kernels_without_text_leave_as_it_was_is_learnt_at_the_end_and_common_fro
     ensure!(common.memory("d", "common")? == TABLE, "it was not learnt");
     common.scene.let_go()?;
     for name in ["b", "c", "d"] {
+        common.check_digest(name)?;
+        ensure!(common.stand(name)? == "complete", "`{name}` is rolled back");
+    }
+    common.close()
+}
+
+/// A hash that is what it was does not say that nothing was written.
+#[test]
+fn what_kernels_write_again_as_it_was_is_not_taken_for_left_alone() -> Result<()> {
+    let common = Common::opaque(&AGAIN)?;
+    common.restore(&["a"])?;
+    common.go_to(&["a"], 70)?;
+    common.end("a")?;
+    common.scene.let_go_to(AGAIN.held_at)?;
+    common.restore(&["b", "c"])?;
+    common.wait_common("c", 2 * TABLE)?;
+    common.scene.let_go()?;
+    for name in ["b", "c"] {
         common.check_digest(name)?;
         ensure!(common.stand(name)? == "complete", "`{name}` is rolled back");
     }

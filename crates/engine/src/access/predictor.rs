@@ -161,19 +161,19 @@ impl Predictor {
         }
     }
 
-    /// What is in doubt about a launch of a kernel, or about each of a graph's.
-    pub fn doubts(&mut self, op: &Op<'_>, site: &Site) -> Vec<Doubt> {
+    /// What is in doubt about a launch of a kernel, or about each of a graph's; what was dispelled is among it.
+    pub fn doubts(&mut self, op: &Op<'_>, site: &Site) -> Vec<Vec<Doubt>> {
         let Site { session, live } = site;
         let world = World { session, live };
         let mut found = Vec::new();
         match op {
             Op::Launch { launch, .. } => {
-                self.doubt(launch.function, launch.params, &world, &mut found);
+                found.push(self.doubt(launch.function, launch.params, &world));
             }
             Op::GraphLaunch { exec, .. } => {
                 if let Ok(executable) = session.executables.get(*exec) {
                     executable.graph.kernels(&mut |node| {
-                        self.doubt(node.function, &node.params, &world, &mut found);
+                        found.push(self.doubt(node.function, &node.params, &world));
                     });
                 }
             }
@@ -182,35 +182,30 @@ impl Predictor {
         found
     }
 
-    fn doubt(
-        &mut self,
-        function: FunctionId,
-        params: &[u8],
-        world: &World<'_>,
-        found: &mut Vec<Doubt>,
-    ) {
+    /// Whether there is no doubt any more.
+    pub fn is_dispelled(&self, doubt: &Doubt) -> bool {
+        let known = self.harmless.get(&doubt.function);
+        known.is_some_and(|it| it.contains(&(doubt.offset, doubt.memory)))
+    }
+
+    fn doubt(&mut self, function: FunctionId, params: &[u8], world: &World<'_>) -> Vec<Doubt> {
         self.plan(function, world);
         let Some(plan) = self.plans.get(&function) else {
-            return;
+            return Vec::new();
         };
-        let known = self.harmless.get(&function);
         let session = world.session;
         let words = plan.words.iter().filter(|it| it.write && !plan.has_text);
         let words = words.filter_map(|it| Some((it.offset, value(params, it.offset)?)));
         let maps = tensors(params, &session.tensor_maps).map(|(at, start, _)| (at, start));
-        for (offset, address) in words.chain(maps) {
-            let Some(memory) = self.places.around(session, address) else {
-                continue;
-            };
-            let (offset, memory) = (offset as u32, memory.start);
-            if known.is_none_or(|it| !it.contains(&(offset, memory))) {
-                found.push(Doubt {
-                    function,
-                    offset,
-                    memory,
-                });
-            }
-        }
+        let doubt = |(offset, address)| {
+            let memory = self.places.around(session, address)?.start;
+            Some(Doubt {
+                function,
+                offset: offset as u32,
+                memory,
+            })
+        };
+        words.chain(maps).filter_map(doubt).collect()
     }
 
     /// What was remembered of a kernel by [`Predictor::remember`].

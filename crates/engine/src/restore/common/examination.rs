@@ -1,15 +1,20 @@
 //! What kernels leave as it was, of which their code alone says whether they write there.
 //!
 //! ```text
-//!  launch ─► words in doubt (kernel, offset in its parameters, block) ─► noted
+//!  launch ─► words in doubt (kernel, offset in its parameters, block) ─► noted together
 //!  soon after the restore, later, and at the session's end, when the device has nothing to do:
-//!            hash of each block with notes ─┬─ as in the image ─► the profile says so of these words: later restores keep it common
+//!            hash of each block with notes ─┬─ as in the image ─► left as it was, if the same launch has changed another block:
+//!                                           │                     the profile says so, and later restores keep it common
 //!                                           └─ changed ─────────► the profile says that it is written: later restores load it as their own
 //! ```
 //! Libraries carry machine code without text. Each of their kernels is taken to write all that its parameters name, so that a
 //! first instance makes its weights its own, and here it is found out that this was not needed. A word is known by its kernel, its
 //! place in the parameters and the block, so that the same kernel at work on other memory, or with this block as its result, is in doubt
 //! again.
+//!
+//! A hash that is the same does not say that nothing was written: a program that computes once more what it had computed before its
+//! checkpoint writes the bytes that were there. So a launch shows something only if what it has written is seen: at least one of its blocks
+//! has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -26,14 +31,19 @@ use crate::{EngineError, Live};
 
 /// When it is looked, after the restore. The last look ends the notes; the session's end is a look, too.
 const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+/// Launches that are noted at most.
+const MOST: usize = 1 << 16;
 
 /// See the module.
 pub(super) struct Examination {
     blocks: Arc<Blocks>,
     /// Blocks that were asked for and are not freed: their numbers by address.
     watched: BTreeMap<Address, usize>,
-    doubts: BTreeSet<Doubt>,
-    /// Whether there are doubts that the last look did not know.
+    /// Blocks that were not asked for, for earlier restores have seen them written.
+    written: BTreeSet<Address>,
+    /// The doubts of each launch, those that are the same once.
+    launches: BTreeSet<Vec<Doubt>>,
+    /// Whether there are some that the last look did not know.
     news: bool,
     /// Graphs whose kernels have been noted, as they are at this revision.
     graphs: HashMap<ExecId, u64>,
@@ -42,13 +52,18 @@ pub(super) struct Examination {
 }
 
 impl Examination {
-    /// Of the blocks of an image that start at `watched`.
-    pub fn new(blocks: Arc<Blocks>, watched: impl Iterator<Item = Address>) -> Self {
+    /// Of the blocks of an image that start at `watched`; those at `written` are known to be written.
+    pub fn new(
+        blocks: Arc<Blocks>,
+        watched: impl Iterator<Item = Address>,
+        written: BTreeSet<Address>,
+    ) -> Self {
         let numbered = watched.filter_map(|at| Some((at, blocks.starting(at)?)));
         Self {
             watched: numbered.collect(),
             blocks,
-            doubts: BTreeSet::new(),
+            written,
+            launches: BTreeSet::new(),
             news: false,
             graphs: HashMap::new(),
             begun: Instant::now(),
@@ -66,19 +81,22 @@ impl Examination {
         self.graphs.insert(exec, revision) != Some(revision)
     }
 
-    /// A kernel is launched with these doubts.
-    pub fn note(&mut self, doubts: Vec<Doubt>) {
-        for doubt in doubts {
-            if self.watched.contains_key(&doubt.memory) {
-                self.news |= self.doubts.insert(doubt);
-            }
+    /// A kernel is launched with these doubts, of which some are known to be none.
+    pub fn note(&mut self, doubts: &[Doubt], is_known: impl Fn(&Doubt) -> bool) {
+        let is_watched = |it: &Doubt| self.watched.contains_key(&it.memory);
+        if self.launches.len() >= MOST || !doubts.iter().any(|it| is_watched(it) && !is_known(it)) {
+            return;
         }
+        let of_image = |it: &&Doubt| is_watched(it) || self.written.contains(&it.memory);
+        let launch: Vec<Doubt> = doubts.iter().filter(of_image).copied().collect();
+        self.news |= self.launches.insert(launch);
     }
 
     /// The program has freed the memory at `address`.
     pub fn freed(&mut self, address: Address) {
-        if self.watched.remove(&address).is_some() {
-            self.doubts.retain(|it| it.memory != address);
+        if self.watched.remove(&address).is_some() | self.written.remove(&address) {
+            let uses = |it: &Vec<Doubt>| it.iter().any(|it| it.memory == address);
+            self.launches.retain(|it| !uses(it));
         }
     }
 
@@ -103,15 +121,19 @@ impl Examination {
         if !std::mem::take(&mut self.news) {
             return Ok(());
         }
-        let blocks: BTreeSet<Address> = self.doubts.iter().map(|it| it.memory).collect();
-        let [same, changed] = self.compared(live, &blocks)?;
+        let named = self.launches.iter().flatten().map(|it| it.memory);
+        let [same, changed] = self.compared(live, &named.collect())?;
+        let is_written =
+            |it: &Doubt| changed.contains(&it.memory) || self.written.contains(&it.memory);
         let mut harmless: BTreeMap<String, _> = BTreeMap::new();
-        for doubt in self.doubts.iter().filter(|it| same.contains(&it.memory)) {
+        let telling = self.launches.iter().filter(|it| it.iter().any(is_written));
+        for doubt in telling.flatten().filter(|it| same.contains(&it.memory)) {
             if let Ok(record) = session.functions.get(doubt.function) {
                 let words: &mut BTreeSet<_> = harmless.entry(record.name.clone()).or_default();
                 words.insert((doubt.offset, doubt.memory));
             }
         }
+        let changed: Vec<Address> = changed.into_iter().collect();
         recorder.examined(harmless, &changed);
         Ok(())
     }
@@ -121,7 +143,7 @@ impl Examination {
         &self,
         live: &mut Live,
         blocks: &BTreeSet<Address>,
-    ) -> Result<[Vec<Address>; 2], EngineError> {
+    ) -> Result<[BTreeSet<Address>; 2], EngineError> {
         let (mut pieces, mut due) = (Vec::new(), Vec::new());
         let known = |at: &Address| self.watched.get(at).map(|it| &self.blocks.all()[*it]);
         for (at, block) in blocks.iter().filter_map(|at| Some((*at, known(at)?))) {

@@ -81,7 +81,11 @@ impl Guard {
         let asked = asked.map(|(at, len, key)| (at, Block { len, key }));
         let asked: BTreeMap<Address, Block> = asked.collect();
         Self {
-            examination: Examination::new(Arc::clone(blocks), asked.keys().copied()),
+            examination: Examination::new(
+                Arc::clone(blocks),
+                asked.keys().copied(),
+                recorder.written(),
+            ),
             blocks: asked,
             claims,
             schedule: Some(schedule),
@@ -319,7 +323,10 @@ impl Guard {
             _ => true,
         };
         if is_new {
-            self.examination.note(self.predictor.doubts(op, site));
+            for doubts in self.predictor.doubts(op, site) {
+                let is_known = |it: &_| self.predictor.is_dispelled(it);
+                self.examination.note(&doubts, is_known);
+            }
         }
     }
 

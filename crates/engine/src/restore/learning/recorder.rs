@@ -140,6 +140,17 @@ impl Recorder {
         !self.recorded.lock().profile.harmless.is_empty()
     }
 
+    /// Blocks that are known to be written, by their addresses.
+    pub fn written(&self) -> BTreeSet<Address> {
+        self.recorded
+            .lock()
+            .profile
+            .written
+            .iter()
+            .copied()
+            .collect()
+    }
+
     /// An instance has run: these kernels have left what their words named as it was, and the blocks at these addresses have changed.
     pub fn examined(&self, harmless: BTreeMap<String, Words>, written: &[Address]) {
         let mut recorded = self.recorded.lock();

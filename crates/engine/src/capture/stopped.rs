@@ -148,25 +148,13 @@ fn aside_all(
         };
         aside.entry(device).or_default().push((index, slot));
     }
-    let failed = || EngineError::driver("copy the session on its device");
-    for (device, aside) in &aside {
-        site.live.enter_device(*device).map_err(failed())?;
-        copy_aside(&site.live.driver, &map, aside, StreamHandle::LEGACY).map_err(failed())?;
-    }
     // Host memory is read meanwhile.
-    tools.signals.hurry(true);
-    take_unwatched(site, &mut tools.sink, plan)?;
-    tools.signals.hurry(false);
-    for (device, aside) in aside {
-        site.live.forget_current();
-        site.live
-            .enter_device(device)
-            .and_then(|_| site.live.driver.synchronize_context())
-            .map_err(failed())?;
-        for (index, slot) in aside {
-            map.set_isolated(index, slot, PASSED);
-        }
-    }
+    put_aside(site, &mut map, aside, |site| {
+        tools.signals.hurry(true);
+        take_unwatched(site, &mut tools.sink, plan)?;
+        tools.signals.hurry(false);
+        Ok(())
+    })?;
     steps.add("aside", from, device_bytes(plan));
     Ok(Some(map))
 }
@@ -211,6 +199,7 @@ fn known_all(
         <= VARIABLES;
     let mut now = Vec::new();
     let mut watched = Vec::new();
+    let mut aside: BTreeMap<u32, Vec<(usize, Slot)>> = BTreeMap::new();
     for (piece, digest) in plan
         .iter()
         .zip(digests)
@@ -221,20 +210,62 @@ fn known_all(
             digest,
         };
         let variable = small && of_variables.contains(&piece.buffer);
-        // Other processes write it, and no gate of this worker sees them.
-        let shared = site.session.sharing.shared.contains_key(&piece.buffer);
         // What no device can hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
-        let at_once = variable || shared || unknown || tools.sink.has(&order);
+        let mut at_once = variable || unknown || tools.sink.has(&order);
+        // Other processes write it, and no gate of this worker sees them.
+        if !at_once && site.session.sharing.shared.contains_key(&piece.buffer) {
+            let device = device_of(piece);
+            match slot_of_shared(&mut tools.pools, device, piece.len as u64) {
+                Some(slot) => aside.entry(device).or_default().push((watched.len(), slot)),
+                None => at_once = true,
+            }
+        }
         if at_once {
             now.push(order);
         }
         watched.push((*piece, digest, !at_once));
     }
-    tools.sink.take(&mut now.into_iter(), &mut |_| {})?;
+    let mut map = ChunkMap::new(&site.session, &watched);
+    put_aside(site, &mut map, aside, |_| {
+        tools.sink.take(&mut now.into_iter(), &mut |_| {})
+    })?;
     tools.signals.hurry(false);
     steps.add("copy", from, 0);
-    Ok(ChunkMap::new(&site.session, &watched))
+    Ok(map)
+}
+
+/// Room for what other processes write: at most half of the pool, the rest is for what the program is about to write.
+fn slot_of_shared(pools: &mut [DevicePool], device: u32, bytes: u64) -> Option<Slot> {
+    let pool = of_device(pools, device).filter(|pool| !pool.is_tight());
+    pool?.take(bytes)
+}
+
+/// Copies pieces to their slots, by device, and does `meanwhile`. All copies are complete then.
+fn put_aside(
+    site: &mut Site,
+    map: &mut ChunkMap,
+    aside: BTreeMap<u32, Vec<(usize, Slot)>>,
+    meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
+) -> Result<(), EngineError> {
+    let failed = || EngineError::driver("copy the session on its device");
+    for (device, aside) in &aside {
+        site.live.enter_device(*device).map_err(failed())?;
+        copy_aside(&site.live.driver, map, aside, StreamHandle::LEGACY).map_err(failed())?;
+    }
+    let done = meanwhile(site);
+    // Also where that has failed: the pool is given back, and nothing may write it then.
+    for (device, aside) in aside {
+        site.live.forget_current();
+        site.live
+            .enter_device(device)
+            .and_then(|_| site.live.driver.synchronize_context())
+            .map_err(failed())?;
+        for (index, slot) in aside {
+            map.set_isolated(index, slot, PASSED);
+        }
+    }
+    done
 }
 
 fn variable_buffers(site: &Site) -> HashSet<u64> {

@@ -14,8 +14,7 @@ use crate::session::{Inner, Session};
 pub(crate) const ATTEMPTS: u32 = 10;
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
-
-/// How long a process may take to come in that is let in between two attempts.
+/// How long a process may take to come in that is let in between two attempts, and its end to be known.
 const LET_IN_TIME: Duration = Duration::from_millis(500);
 
 /// The right to work on a session, held while it is checkpointed or paused.
@@ -96,10 +95,19 @@ impl Present {
         if session.arrived() != self.arrivals {
             return Others::Come;
         }
-        let left = session.processes().agents;
-        let fewer = self.agents.iter().any(|it| !left.contains(it));
-        // Its end is not always known yet.
-        match fewer || failure.kind == FailureKind::NotFound {
+        let fewer = |inner: &Inner| {
+            let attached = |pid: &u32| {
+                let member = inner.members.iter().find(|it| it.process.pid == *pid);
+                member.is_some_and(|it| it.agent.is_some())
+            };
+            (!self.agents.iter().all(attached)).then_some(())
+        };
+        // A worker may know of an end before the session does: another attempt would find it there again.
+        let is_known = match failure.kind {
+            FailureKind::NotFound => session.wait_for(LET_IN_TIME, fewer),
+            _ => session.wait_for(Duration::ZERO, fewer),
+        };
+        match is_known.is_some() || failure.kind == FailureKind::NotFound {
             true => Others::Left,
             false => Others::Same,
         }

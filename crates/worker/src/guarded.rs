@@ -66,13 +66,13 @@ impl Server {
         }
     }
 
-    /// False if the device is at work, or cannot be asked.
+    /// False if the device is at work.
     fn look(&mut self) -> bool {
         let Some(guard) = &mut self.guard else {
             return true;
         };
-        let is_idle = matches!(guard.is_idle(&mut self.site.live), Ok(true));
-        if is_idle {
+        let idle = guard.is_idle(&mut self.site.live);
+        if let Ok(true) = idle {
             let begun = self.tally.as_ref().map(|_| Instant::now());
             guard.look(&mut self.site);
             if guard.is_over() {
@@ -80,7 +80,8 @@ impl Server {
             }
             self.count("common memory, looked at", begun);
         }
-        is_idle
+        // One that has failed is not waited for.
+        !matches!(idle, Ok(false))
     }
 
     fn make_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {

@@ -43,8 +43,6 @@ pub(super) struct Examination {
     written: BTreeSet<Address>,
     /// The doubts of each launch, those that are the same once.
     launches: BTreeSet<Vec<Doubt>>,
-    /// Whether there are some that the last look did not know.
-    news: bool,
     /// Graphs whose kernels have been noted, as they are at this revision.
     graphs: HashMap<ExecId, u64>,
     begun: Instant,
@@ -64,7 +62,6 @@ impl Examination {
             blocks,
             written,
             launches: BTreeSet::new(),
-            news: false,
             graphs: HashMap::new(),
             begun: Instant::now(),
             looks: 0,
@@ -89,7 +86,7 @@ impl Examination {
         }
         let of_image = |it: &&Doubt| is_watched(it) || self.written.contains(&it.memory);
         let launch: Vec<Doubt> = doubts.iter().filter(of_image).copied().collect();
-        self.news |= self.launches.insert(launch);
+        self.launches.insert(launch);
     }
 
     /// The program has freed the memory at `address`.
@@ -106,7 +103,8 @@ impl Examination {
         next.is_some_and(|it| self.begun.elapsed() >= *it)
     }
 
-    /// Looks, and tells the image's profile. The device has nothing to do, and has done all that was noted.
+    /// Looks, and tells the image's profile. The device has nothing to do, and has done all that was noted. What was as in the image
+    /// at an earlier look may have changed since.
     ///
     /// # Errors
     /// The device cannot be asked; then nothing is told.
@@ -118,7 +116,10 @@ impl Examination {
     ) -> Result<(), EngineError> {
         let late = LOOKS.iter().filter(|it| self.begun.elapsed() >= **it);
         self.looks = late.count();
-        if !std::mem::take(&mut self.news) {
+        // A context that was destroyed has taken its memory along.
+        self.watched
+            .retain(|at, _| session.allocations.contains(*at));
+        if self.launches.is_empty() {
             return Ok(());
         }
         let named = self.launches.iter().flatten().map(|it| it.memory);
@@ -172,5 +173,57 @@ impl Examination {
             found.map(|(at, _)| *at).collect()
         };
         Ok([those(true), those(false)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_abi::op::FunctionId;
+
+    use super::*;
+    use crate::restore::blocks::Block;
+
+    fn doubt(offset: u32, memory: u64) -> Doubt {
+        Doubt {
+            function: FunctionId::from_raw(1),
+            offset,
+            memory: Address::from_raw(memory),
+        }
+    }
+
+    fn examination() -> Examination {
+        let mut blocks = Blocks::default();
+        for at in [0x1000, 0x2000, 0x3000] {
+            blocks.insert(Block::new(Address::from_raw(at), 0x1000, 0));
+        }
+        let watched = [0x1000, 0x2000].map(Address::from_raw).into_iter();
+        let written = BTreeSet::from([Address::from_raw(0x3000)]);
+        Examination::new(Arc::new(blocks), watched, written)
+    }
+
+    #[test]
+    fn a_launch_is_noted_with_what_is_of_the_image_once_and_only_if_something_is_in_doubt() {
+        let mut examination = examination();
+        let launch = [doubt(0, 0x1000), doubt(8, 0x3000), doubt(16, 0x9000)];
+        for _ in 0..2 {
+            examination.note(&launch, |_| false);
+        }
+        assert_eq!(examination.launches, [launch[..2].to_vec()].into());
+        examination.note(&[doubt(0, 0x2000), doubt(8, 0x3000)], |it| it.offset == 0);
+        examination.note(&[doubt(8, 0x3000)], |_| false);
+        assert_eq!(examination.launches.len(), 1);
+    }
+
+    #[test]
+    fn what_is_freed_is_not_looked_at() {
+        let mut examination = examination();
+        examination.note(&[doubt(0, 0x1000), doubt(8, 0x3000)], |_| false);
+        examination.note(&[doubt(0, 0x2000)], |_| false);
+        examination.freed(Address::from_raw(0x3000));
+        assert_eq!(examination.launches, [vec![doubt(0, 0x2000)]].into());
+        examination.freed(Address::from_raw(0x2000));
+        // Another allocation lies there now.
+        examination.note(&[doubt(0, 0x2000)], |_| false);
+        assert!(examination.launches.is_empty());
     }
 }

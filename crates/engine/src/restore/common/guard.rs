@@ -137,16 +137,16 @@ impl Guard {
                 let functions = kernels_of(&site.session, *exec);
                 self.kernels(site, op, &functions)
             }
-            _ if self.blocks.is_empty() => Vec::new(),
-            // Its memory goes to another process whole.
-            Op::MemShare {
-                address, memory, ..
-            } if *memory == MemoryId::NULL => self.around(*address).collect(),
             Op::MemFree { address } | Op::MemFreeAsync { address, .. } => {
                 self.examination.freed(*address);
                 self.freed.extend(self.around(*address).collect::<Vec<_>>());
                 Vec::new()
             }
+            _ if self.blocks.is_empty() => Vec::new(),
+            // Its memory goes to another process whole.
+            Op::MemShare {
+                address, memory, ..
+            } if *memory == MemoryId::NULL => self.around(*address).collect(),
             op => {
                 let set = self.predictor.predict(op, site);
                 self.certain = true;

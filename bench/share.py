@@ -1,7 +1,7 @@
 """How soon instances of one image are at work, and what device memory each takes, where equal memory is there once.
 
     bench/share.py REPORT.json [--gib 16] [--instances 4] [--buffers 160] [--off] [--device gpu|soft]
-    bench/share.py REPORT.json --billions 0.9|3|13 [--instances 4] [--off]
+    bench/share.py REPORT.json --billions 0.9|3|13 [--instances 4] [--off] [--tally]
 
 `served` holds N GiB of weights that it only reads; `frameworks/tokens.py` is a PyTorch language model, whose libraries carry machine
 code alone: an instance runs for some seconds first, and is ended, so that it is known which blocks such kernels leave as they were. The
@@ -9,7 +9,7 @@ program's image is restored so often, one instance after another, each beside th
 before it; all go on reading. For each: seconds from the command to its first kernel done and to its first pass over all
 weights, until all data was there, what of it other instances had already, and what the device had used before and after: the first token
 of a language model is its first kernel here, the first eight are its first pass. `--off`: each
-instance has its own (no `FERMATA_COMMON_MEMORY`). At the end each proves its bytes. Images are in memory, so host memory for
+instance has its own (no `FERMATA_COMMON_MEMORY`). `--tally`: for each also what its worker has spent the most time on (FERMATA_TALLY). At the end each proves its bytes. Images are in memory, so host memory for
 the data is needed.
 """
 
@@ -27,6 +27,9 @@ from measure import HERE, TREE, Daemon, call, document, facts, wait_for
 BYTES = {"tiny": 1, "0.9": 2, "3": 6, "13": 25}
 # How long the instance runs that shows what its kernels leave as it was: until the first look and some more.
 SHOWN = 7
+
+# Rows of a tally that are kept.
+MOST = 16
 
 # A driver takes seconds to give back what an ended worker had.
 REST = 3
@@ -51,6 +54,14 @@ def moment(daemon, name, what):
     """When a program said that it had done `what`."""
     found = re.search(rf"^{what} ([\d.]+)$", daemon.told("logs", name), re.MULTILINE)
     return float(found.group(1)) if found else None
+
+
+def spent(folder, daemon, name):
+    """What the worker of a session has spent the most time on: how often, seconds in all and at once."""
+    file = folder / f"worker-{daemon.session(name)['worker_pid']}"
+    rows = [line.rsplit(maxsplit=3) for line in file.read_text(errors="replace").splitlines()]
+    rows = [(it[0], int(it[1]), int(it[2]) / 1e9, int(it[3]) / 1e9) for it in rows if len(it) == 4]
+    return sorted(rows, key=lambda it: -it[2])[:MOST]
 
 
 def restored(daemon, name, device):
@@ -84,6 +95,7 @@ def main():
     arguments.add_argument("--instances", type=int, default=4)
     arguments.add_argument("--buffers", type=int, default=160)
     arguments.add_argument("--billions", choices=["tiny", "0.9", "3", "13"])
+    arguments.add_argument("--tally", action="store_true")
     arguments.add_argument("--off", action="store_true")
     arguments.add_argument("--device", choices=["gpu", "soft"], default="gpu")
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-share"))
@@ -92,6 +104,10 @@ def main():
     settings = {"FERMATA_SPARE_WORKERS": "2"} | ({} if arguments.off else {"FERMATA_COMMON_MEMORY": "1"})
     if arguments.device == "gpu":
         settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{int(gib) + 8}G"}
+    tally = work / "tally"
+    if arguments.tally:
+        tally.mkdir(parents=True)
+        settings["FERMATA_WORKER_FERMATA_TALLY"] = str(tally)
     daemon = Daemon(work, work / "images", **settings)
     go, end = work / "go", work / "end"
     if arguments.billions:
@@ -108,6 +124,8 @@ def main():
     report = {**facts(), "program": [pathlib.Path(it).name for it in program], "gib": gib, "common": not arguments.off, "instances": []}
     if arguments.billions and not arguments.off:
         report["shown"] = restored(daemon, "shown", arguments.device)
+        if arguments.tally:
+            report["shown"]["spent"] = spent(tally, daemon, "shown")
         time.sleep(SHOWN)
         daemon.fermata("kill", "shown")
         wait_for(lambda: daemon.session("shown")["state"] == "exited", "the end of the first instance")
@@ -115,6 +133,8 @@ def main():
     for name in names:
         time.sleep(REST if arguments.device == "gpu" else 0)
         one = restored(daemon, name, arguments.device)
+        if arguments.tally:
+            one["spent"] = spent(tally, daemon, name)
         report["instances"].append(one)
         print(f"{name}: first kernel {one['first_kernel_s']:.3f} s, first pass {one['first_pass_s']:.3f} s, "
               f"{one['bytes_of_others'] >> 20} of {one['bytes'] >> 20} MiB of others, "

@@ -9,8 +9,6 @@ CARGO := cargo
 PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
-# Tests that run at a time: most wait for processes of theirs.
-AT_ONCE := $(shell expr $(CORES) + 1)
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml fermata-pagefilter \
             fermata-softgpu fermata-softblas fermata-c fermata-e2e
 
@@ -61,9 +59,9 @@ test: PROFILE := dev
 test: check build
 	sh tools/setup.sh mpi s3 nvml torch
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
-	RUST_TEST_THREADS=$(AT_ONCE) $(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
-	build/test/e2e quick --jobs $(AT_ONCE)
+	build/test/e2e quick
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps

@@ -16,7 +16,7 @@ use serde_json::Value;
 const STEPS: u64 = 24;
 /// Operations of a step, at least.
 const OPERATIONS: u64 = 12;
-const OPTIONS: [&str; 4] = ["--size", "10000", "--steps", "24"];
+const OPTIONS: [&str; 4] = ["--size", "60000", "--steps", "24"];
 
 /// A program whose device stands still in its first host function, with everything queued behind that, and once more before
 /// the step in the middle.
@@ -119,7 +119,7 @@ fn whole_queue_is_in_the_image(mode: Mode) -> Result<()> {
     );
     let waited = done["waited"]["what"].as_str().unwrap_or("");
     ensure!(waited.contains("a host function"), "waited for `{waited}`");
-    // Once more, wherever in the queue the device is when it is stopped: on a busy machine that is late.
+    // Once more, wherever in the first half of the queue the device is by now.
     let (child, _) = queued.begun("second", mode)?;
     queued.open_all()?;
     let again = child.wait_with_output()?;
@@ -127,7 +127,7 @@ fn whole_queue_is_in_the_image(mode: Mode) -> Result<()> {
     let again: Value = serde_json::from_slice(&again.stdout)?;
     let left = again["device"]["queued"].as_u64().unwrap_or(0);
     ensure!(
-        (1..=operations).contains(&left),
+        (STEPS * OPERATIONS / 3..=operations).contains(&left),
         "{left} operations are left of {operations}"
     );
     queued.ends("queued")?;

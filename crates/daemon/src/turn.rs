@@ -95,19 +95,21 @@ impl Present {
         if session.arrived() != self.arrivals {
             return Others::Come;
         }
-        let fewer = |inner: &Inner| {
-            let attached = |pid: &u32| {
-                let member = inner.members.iter().find(|it| it.process.pid == *pid);
-                member.is_some_and(|it| it.agent.is_some())
-            };
-            (!self.agents.iter().all(attached)).then_some(())
-        };
+        let is_not_found = failure.kind == FailureKind::NotFound;
         // A worker may know of an end before the session does: another attempt would find it there again.
-        let is_known = match failure.kind {
-            FailureKind::NotFound => session.wait_for(LET_IN_TIME, fewer),
-            _ => session.wait_for(Duration::ZERO, fewer),
+        let limit = if is_not_found {
+            LET_IN_TIME
+        } else {
+            Duration::ZERO
         };
-        match is_known.is_some() || failure.kind == FailureKind::NotFound {
+        let fewer = |inner: &Inner| {
+            let left: Vec<u32> = inner.agents().collect();
+            self.agents
+                .iter()
+                .any(|it| !left.contains(it))
+                .then_some(())
+        };
+        match session.wait_for(limit, fewer).is_some() || is_not_found {
             true => Others::Left,
             false => Others::Same,
         }

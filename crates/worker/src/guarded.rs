@@ -27,19 +27,13 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 impl Server {
     /// Sees to it that `op` writes to no memory that other sessions have, too.
     pub(crate) fn pass_guard(&mut self, op: &Op<'_>) -> Result<(), OpError> {
+        let begun = self.clock();
         let Some(guard) = &mut self.guard else {
             return Ok(());
         };
-        let begun = self.tally.as_ref().map(|_| Instant::now());
         let needed = guard.needs(&self.site, op);
         self.count("common memory, foreseen", begun);
         self.make_own(&needed)
-    }
-
-    fn count(&self, what: &str, begun: Option<Instant>) {
-        if let (Some(tally), Some(begun)) = (&self.tally, begun) {
-            tally.add(what, begun.elapsed());
-        }
     }
 
     /// The same before the driver is given `graph`.
@@ -68,12 +62,12 @@ impl Server {
 
     /// False if the device is at work.
     fn look(&mut self) -> bool {
+        let begun = self.clock();
         let Some(guard) = &mut self.guard else {
             return true;
         };
         let idle = guard.is_idle(&mut self.site.live);
         if let Ok(true) = idle {
-            let begun = self.tally.as_ref().map(|_| Instant::now());
             guard.look(&mut self.site);
             if guard.is_over() {
                 self.guard = None;
@@ -86,10 +80,10 @@ impl Server {
 
     fn make_own(&mut self, blocks: &[Address]) -> Result<(), OpError> {
         if !blocks.is_empty() {
-            let begun = self.tally.as_ref().map(|_| Instant::now());
+            let begun = self.clock();
             self.await_device(blocks)?;
             self.count("common memory, waited for", begun);
-            let begun = self.tally.as_ref().map(|_| Instant::now());
+            let begun = self.clock();
             self.make_all_own(blocks)?;
             self.count("common memory, made its own", begun);
             if let Some(guard) = &self.guard {

@@ -332,7 +332,7 @@ impl Server {
         if let Some(recorder) = &mut self.recorder {
             recorder.before(&mut self.site, op);
         }
-        let begun = self.tally.as_ref().map(|_| Instant::now());
+        let begun = self.clock();
         match self.dispatch(op, ticket) {
             Ok(Reaction::Answer(body)) => self.answer(ticket, context, reports, Ok(body)),
             Ok(Reaction::Later) => {}

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use fermata_abi::op::{Address, ContextId, DeviceInfo, FileId};
 use fermata_device::EventHandle;
@@ -178,6 +179,18 @@ impl Server {
             tally: Tally::of_environment("worker"),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
             rhythm: Rhythm::default(),
+        }
+    }
+
+    /// The time, if what is done from now on is to be counted.
+    pub fn clock(&self) -> Option<Instant> {
+        self.tally.as_ref().map(|_| Instant::now())
+    }
+
+    /// Counts what has been done since then.
+    pub fn count(&self, what: &str, begun: Option<Instant>) {
+        if let (Some(tally), Some(begun)) = (&self.tally, begun) {
+            tally.add(what, begun.elapsed());
         }
     }
 }

@@ -306,6 +306,17 @@ impl Common {
         Self::new(kind, &[(name, value.to_owned())])
     }
 
+    /// The same, restored as `b` and `c` once another session has run from it for some steps, and has ended.
+    fn shown(kind: &Kind) -> Result<Self> {
+        let common = Self::opaque(kind)?;
+        common.restore(&["a"])?;
+        common.go_to(&["a"], 70)?;
+        common.end("a")?;
+        common.scene.let_go_to(kind.held_at)?;
+        common.restore(&["b", "c"])?;
+        Ok(common)
+    }
+
     /// Ends a session, and waits until what its worker has learnt is told.
     fn end(&self, name: &str) -> Result<()> {
         let worker = self.scene.process(name, Which::Worker)?;
@@ -354,12 +365,7 @@ fn what_kernels_without_text_leave_as_it_was_is_learnt_at_the_end_and_common_fro
 /// A hash that is what it was does not say that nothing was written.
 #[test]
 fn what_kernels_write_again_as_it_was_is_not_taken_for_left_alone() -> Result<()> {
-    let common = Common::opaque(&AGAIN)?;
-    common.restore(&["a"])?;
-    common.go_to(&["a"], 70)?;
-    common.end("a")?;
-    common.scene.let_go_to(AGAIN.held_at)?;
-    common.restore(&["b", "c"])?;
+    let common = Common::shown(&AGAIN)?;
     common.wait_common("c", 2 * TABLE)?;
     common.scene.let_go()?;
     for name in ["b", "c"] {
@@ -371,12 +377,7 @@ fn what_kernels_write_again_as_it_was_is_not_taken_for_left_alone() -> Result<()
 
 #[test]
 fn what_was_learnt_wrongly_is_rolled_back_and_unlearnt() -> Result<()> {
-    let common = Common::opaque(&LATE)?;
-    common.restore(&["a"])?;
-    common.go_to(&["a"], 70)?;
-    common.end("a")?;
-    common.scene.let_go_to(LATE.held_at)?;
-    common.restore(&["b", "c"])?;
+    let common = Common::shown(&LATE)?;
     common.wait_common("c", TABLE)?;
     common.scene.let_go()?;
     for name in ["b", "c"] {

@@ -27,6 +27,12 @@ impl Inner {
         self.members.iter().filter_map(Member::served).collect()
     }
 
+    /// Numbers of the processes whose agents are connected.
+    pub fn agents(&self) -> impl Iterator<Item = u32> {
+        let attached = self.members.iter().filter(|it| it.agent.is_some());
+        attached.map(|it| it.process.pid)
+    }
+
     /// The workers that are connected.
     pub fn workers(&self) -> Vec<Arc<Worker>> {
         let workers = self.members.iter().filter_map(|it| it.worker.clone());

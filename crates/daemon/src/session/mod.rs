@@ -291,10 +291,9 @@ impl Session {
     /// Its processes.
     pub fn processes(&self) -> Processes {
         let inner = self.lock();
-        let attached = || inner.members.iter().filter(|it| it.agent.is_some());
         Processes {
             root: inner.root,
-            agents: attached().map(|it| it.process.pid).collect(),
+            agents: inner.agents().collect(),
             workers: inner.workers().iter().map(|it| it.process.pid).collect(),
         }
     }

@@ -1,6 +1,6 @@
 //! Predicts operations, one after another, and remembers what it has found out about kernels and graphs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use fermata_abi::op::{Address, ExecId, FunctionId, Op, Resource};
@@ -29,7 +29,7 @@ struct World<'s> {
 
 /// A word of a kernel's parameter block that names memory, where the kernel's code alone says whether it writes there: it has no
 /// text, or the word is in a tensor map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Doubt {
     /// The kernel.
     pub function: FunctionId,
@@ -39,16 +39,14 @@ pub struct Doubt {
     pub memory: Address,
 }
 
-/// Words by their offset and the memory that they name: the kernel was seen to leave it as it was.
-type Harmless = BTreeSet<(u32, Address)>;
-
-/// What a launch's words stand for.
+/// What the words of a kernel's launch stand for.
 struct Look<'a> {
     places: &'a mut Places,
     session: &'a Session,
+    function: FunctionId,
     /// Whether all memory lives: that is asked later.
     all_live: bool,
-    harmless: Option<&'a Harmless>,
+    dispelled: &'a HashSet<Doubt>,
 }
 
 impl Look<'_> {
@@ -58,11 +56,16 @@ impl Look<'_> {
 
     /// Whether the kernel may write through the word at `offset`, which says `address`.
     fn may_write(&mut self, offset: usize, address: Address) -> bool {
-        let Some(known) = self.harmless else {
+        if self.dispelled.is_empty() {
             return true;
-        };
+        }
         let memory = self.places.around(self.session, address);
-        memory.is_none_or(|it| !known.contains(&(offset as u32, it.start)))
+        let doubt = memory.map(|it| Doubt {
+            function: self.function,
+            offset: offset as u32,
+            memory: it.start,
+        });
+        doubt.is_none_or(|it| !self.dispelled.contains(&it))
     }
 }
 
@@ -87,7 +90,7 @@ pub struct Predictor {
     /// Buffers that kernels were seen to touch although nothing named them.
     remembered: HandleMap<FunctionId, Vec<Address>>,
     /// What kernels were seen to leave as it was.
-    harmless: HandleMap<FunctionId, Harmless>,
+    dispelled: HashSet<Doubt>,
     graphs: HandleMap<ExecId, KnownGraph>,
 }
 
@@ -155,8 +158,7 @@ impl Predictor {
 
     /// From now on a launch of the kernel is taken to write nothing through this word.
     pub fn dispel(&mut self, doubt: Doubt) {
-        let known = self.harmless.entry(doubt.function).or_default();
-        if known.insert((doubt.offset, doubt.memory)) {
+        if self.dispelled.insert(doubt) {
             self.graphs.clear();
         }
     }
@@ -184,8 +186,7 @@ impl Predictor {
 
     /// Whether there is no doubt any more.
     pub fn is_dispelled(&self, doubt: &Doubt) -> bool {
-        let known = self.harmless.get(&doubt.function);
-        known.is_some_and(|it| it.contains(&(doubt.offset, doubt.memory)))
+        self.dispelled.contains(doubt)
     }
 
     fn doubt(&mut self, function: FunctionId, params: &[u8], world: &World<'_>) -> Vec<Doubt> {
@@ -220,8 +221,8 @@ impl Predictor {
             .retain(|function, _| session.functions.contains(*function));
         self.remembered
             .retain(|function, _| session.functions.contains(*function));
-        self.harmless
-            .retain(|function, _| session.functions.contains(*function));
+        self.dispelled
+            .retain(|doubt| session.functions.contains(doubt.function));
         self.graphs
             .retain(|exec, _| session.executables.contains(*exec));
         self.texts
@@ -236,8 +237,9 @@ impl Predictor {
         let mut look = Look {
             places: &mut self.places,
             session: world.session,
+            function,
             all_live: false,
-            harmless: self.harmless.get(&function),
+            dispelled: &self.dispelled,
         };
         let mut set = resolve(plan, params, &mut look);
         let places = &mut self.places;
@@ -329,8 +331,9 @@ impl Predictor {
                 let mut look = Look {
                     places: &mut self.places,
                     session,
+                    function,
                     all_live: true,
-                    harmless: self.harmless.get(&function),
+                    dispelled: &self.dispelled,
                 };
                 let mut set = resolve(plan, params, &mut look);
                 for address in self.remembered.get(&function).into_iter().flatten() {

@@ -24,7 +24,7 @@
 mod operation;
 mod persist;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
@@ -139,14 +139,12 @@ impl Server {
         if self.lot.is_empty() || self.hold.is_whole() || !self.has_come() {
             return false;
         }
-        let begun = self.tally.as_ref().map(|_| Instant::now());
+        let begun = self.clock();
         let mut progress = false;
         while self.issue_ready() {
             progress = true;
         }
-        if let (Some(tally), Some(begun)) = (&self.tally, begun) {
-            tally.add("unpark", begun.elapsed());
-        }
+        self.count("unpark", begun);
         progress
     }
 

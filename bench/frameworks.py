@@ -1,7 +1,8 @@
 """Programs of the frameworks (bench/frameworks/programs.py) and of nvcc, native and under Fermata in turn.
 
     bench/frameworks.py REPORT.json [--only NAME,...] [--checkpoints NAME,...] [--modes MODE,...] [--moments N]
-                        [--turns N] [--no-rates] [--tier GIB] [--limit SECONDS] [--device gpu|soft] [--list]
+                        [--turns N] [--no-rates] [--tier GIB] [--limit SECONDS] [--device gpu|soft]
+                        [--swap] [--list]
 
 For each program: whether its result equals the native one bit for bit (where two native runs agree), the time to its
 first result, the median of a step, with their ratios, and its launches a second, which a run under Fermata counts
@@ -34,6 +35,7 @@ STEPS = {
     "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "fsdp": 15, "tensor": 8, "language_3b": 30,
+    "halves": 300, "replicas": 200,
     "generation_3b": 8,
 }
 # Long enough to be checkpointed several times: some fifteen seconds of steps on an H200.
@@ -41,8 +43,10 @@ LONG = {
     "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ddp": 1500, "ddp_shm": 1500, "ddp_8": 100, "ddp_graph": 200, "fsdp": 40, "tensor": 30,
-    "language_3b": 150, "generation_3b": 60,
+    "language_3b": 150, "generation_3b": 60, "halves": 6000, "replicas": 2000,
 }
+# Ranks on GPUs of their own are many times as fast as ranks that take turns on one.
+ON_TWO = {"ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000, "fsdp": 120, "tensor": 150}
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
     ("ranks", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "fsdp", "tensor"), 60)
@@ -56,13 +60,14 @@ class Runner:
 
     def __init__(self, daemon, device):
         self.daemon, self.device = daemon, device
+        self.long = LONG | (ON_TWO if device == "gpu" and measure.gpus() > 1 else {})
         self.native_env = dict(os.environ)
         if device == "soft":
             folders = [str(measure.TREE / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]
             self.native_env["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
 
     def steps(self, name, table):
-        return SOFT_STEPS[name] * (10 if table is LONG else 1) if self.device == "soft" else table[name]
+        return SOFT_STEPS[name] * (1 if table is STEPS else 10) if self.device == "soft" else table[name]
 
     def words(self, name, table):
         command = [measure.TREE / "bench" / BUILT[name]] if name in BUILT else [sys.executable, SCRIPT, name]
@@ -179,8 +184,8 @@ def summary(told):
 class Journey:
     """One run of a program that is checkpointed, killed and restored several times."""
 
-    def __init__(self, runner, name, mode, limit):
-        self.runner, self.daemon, self.name, self.mode = runner, runner.daemon, name, mode
+    def __init__(self, runner, name, mode, limit, swap):
+        self.runner, self.daemon, self.name, self.mode, self.swap = runner, runner.daemon, name, mode, swap
         self.limit, self.times, self.made = limit, 0, []
         self.session, self.done = f"{name}-{mode}-0", []
 
@@ -205,7 +210,7 @@ class Journey:
         return found
 
     def start(self):
-        words = self.runner.words(self.name, LONG)
+        words = self.runner.words(self.name, self.runner.long)
         self.daemon.fermata("run", "--device", self.runner.device, "--detach", "--name", self.session, "--", *words)
 
     def forget(self, image):
@@ -226,7 +231,8 @@ class Journey:
         self.times += 1
         self.session = f"{self.name}-{self.mode}-{self.times}"
         begun = time.time()
-        self.daemon.fermata("restore", image, "--detach", "--name", self.session, limit=self.limit)
+        gpus = ["--gpus", "1,0" if self.times % 2 else "0,1"] if self.swap else []
+        self.daemon.fermata("restore", image, "--detach", "--name", self.session, *gpus, limit=self.limit)
         restored = time.time() - begun
         self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told})
         self.forget(image)
@@ -240,13 +246,13 @@ class Journey:
             self.daemon.told("images", "rm", image)
 
 
-def interrupted(runner, name, mode, moments, straight, limit):
+def interrupted(runner, name, mode, moments, straight, limit, swap):
     """Checkpointed at random steps of one run, killed and restored each time."""
-    steps = runner.steps(name, LONG)
+    steps = runner.steps(name, runner.long)
     every = max(1, steps // 200)
     printed = range(every, steps * 3 // 4, every)
     chosen = sorted(random.sample(printed, min(moments, len(printed))))
-    journey = Journey(runner, name, mode, limit)
+    journey = Journey(runner, name, mode, limit, swap)
     failed = None
     try:
         journey.start()
@@ -254,14 +260,14 @@ def interrupted(runner, name, mode, moments, straight, limit):
             journey.checkpoint(step)
         digest = journey.end()
         if digest != straight["digest"] and "repeats" not in straight:
-            again = runner.native(name, LONG, limit)["digest"]
+            again = runner.native(name, runner.long, limit)["digest"]
             straight["repeats"] = again == straight["digest"]
     except Exception as error:
         digest, failed = None, str(error)[-600:]
     finally:
         journey.close()
     found = {
-        "program": name, "mode": mode, "steps": chosen, "restored": len(journey.done), "failed": failed,
+        "program": name, "mode": mode, "swapped": swap, "steps": chosen, "restored": len(journey.done), "failed": failed,
         "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
         "checkpoints": journey.done,
     }
@@ -294,6 +300,7 @@ def arguments():
     known.add_argument("--tier", type=int, default=0, help="GiB of registered memory that are kept ready for images")
     known.add_argument("--limit", type=float, default=540)
     known.add_argument("--device", default="gpu", choices=("gpu", "soft"))
+    known.add_argument("--swap", action="store_true", help="every second restore has the two GPUs in the other order")
     known.add_argument("--seed", type=int, default=7)
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-frameworks"))
     known.add_argument("--list", action="store_true", help="names the programs")
@@ -338,8 +345,8 @@ def main():
             for mode in given.modes:
                 def act(limit):
                     if name not in straight:
-                        straight[name] = runner.native(name, LONG, min(limit, 200))
-                    return interrupted(runner, name, mode, given.moments, straight[name], min(limit, 120))
+                        straight[name] = runner.native(name, runner.long, min(limit, 200))
+                    return interrupted(runner, name, mode, given.moments, straight[name], min(limit, 120), given.swap)
                 part(f"{name}, {mode}", max(40, SLOW.get(name, 0)) + 4 * given.moments, report["checkpoints"], act)
         for name in given.only:
             needs = max(20, SLOW.get(name, 0)) * given.turns

@@ -291,6 +291,39 @@ def tensor(steps):
     over_nccl("tensor", steps)
 
 
+def everywhere(torch):
+    """Waits for every device."""
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(device)
+
+
+def halves(steps):
+    """One process on two devices: what the first half of its layers has made goes to the other device, gradients come back."""
+    torch, report = torch_report(steps)
+    nn = torch.nn
+    report.wait, other = lambda: everywhere(torch), torch.cuda.device_count() - 1
+
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda(0)
+            self.second = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda(other)
+
+        def forward(self, x):
+            return self.second(self.first(x).to(f"cuda:{other}", non_blocking=True))
+
+    train(torch, report, Halves(), torch.randn(512, 1024, device="cuda"), lambda out: out.float().pow(2).mean())
+
+
+def replicas(steps):
+    """One process whose threads train copies of a model on each device, over NCCL (DataParallel)."""
+    torch, report = torch_report(steps)
+    report.wait = lambda: everywhere(torch)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    model = torch.nn.DataParallel(model)
+    train(torch, report, model, torch.randn(512, 512, device="cuda"), lambda out: out.float().pow(2).mean())
+
+
 def compiled(steps):
     torch, report = torch_report(steps)
     model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
@@ -373,7 +406,7 @@ PROGRAMS = {
     it.__name__: it
     for it in (
         resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ddp, ddp_shm, ddp_8,
-        ddp_graph, fsdp, tensor, compiled, jax, cupy, triton, numba,
+        ddp_graph, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }
 

@@ -20,6 +20,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The GPUs that a process is to see, by its `CUDA_VISIBLE_DEVICES`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Visible {
+    /// It is not set: all.
+    All,
+    /// Its value: ordinals or UUIDs, in the order of the process's own numbers for them.
+    Listed(String),
+}
+
 /// From the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
@@ -38,6 +47,9 @@ pub enum FromAgent {
         /// Whether it says [`FromAgent::Mapped`] after a Welcome that does not resume.
         #[serde(default)]
         says_mapped: bool,
+        /// Which GPUs it is to see; one that comes back has said it before.
+        #[serde(default)]
+        visible: Option<Visible>,
     },
     /// All threads are parked, the ring is drained, the GPU idle.
     Quiesced {

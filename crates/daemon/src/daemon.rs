@@ -451,6 +451,7 @@ pub(crate) mod scene {
             cwd: String::new(),
             device: DeviceChoice::Soft,
             variables: worker::Variables::new(),
+            gpus: None,
             image: None,
             own_network: false,
             priority: 0,

@@ -82,6 +82,9 @@ pub struct SessionMeta {
     /// Variables of its workers.
     #[serde(default)]
     pub variables: BTreeMap<String, Text>,
+    /// The GPUs that it was given in the place of those that its programs name.
+    #[serde(default)]
+    pub gpus: Option<String>,
 }
 
 impl SessionMeta {

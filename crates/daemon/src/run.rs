@@ -20,6 +20,7 @@ use rustix::process::Signal;
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
+use crate::gpu::visible;
 use crate::helpers::modes::status_code;
 use crate::open_files::input;
 use crate::proc::ProcessId;
@@ -63,7 +64,13 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
     let text =
         |(name, value): &(OsString, OsString)| Some((name.to_str()?.to_owned(), value.clone()));
     let pairs: Vec<(String, OsString)> = env.iter().filter_map(text).collect();
-    let variables = worker::variables(pairs.iter().map(|(n, v)| (n.as_str(), v.clone())));
+    let all = || {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()))
+    };
+    let mut variables = worker::variables(all());
+    let gpus = visible::of_workers_alone(&mut variables, all());
     // Found out now, not when the program asks for a device.
     crate::gpu::driver::Driver::find(request.device, &daemon.paths.home)?;
 
@@ -74,6 +81,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         cwd: request.cwd.lossy(),
         device: request.device,
         variables,
+        gpus,
         image: None,
         own_network: false,
         priority: request.priority,

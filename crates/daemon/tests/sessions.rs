@@ -507,6 +507,7 @@ fn hostile_bytes_end_only_their_own_connection() {
         wake_block: 0,
         reattach: false,
         says_mapped: false,
+        visible: None,
     };
     let socket = daemon.path().join("run/agent.sock");
     let link = Connection::<fermata_control::agent::ToAgent, _>::connect(&socket, "daemon")

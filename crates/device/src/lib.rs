@@ -48,6 +48,7 @@ mod ranges;
 mod references;
 mod resident;
 mod reusable_pages;
+pub mod slot;
 mod stream;
 mod tensor;
 mod textures;

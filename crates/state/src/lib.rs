@@ -34,8 +34,8 @@ pub use image::{
 pub use load_order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
-    Array, Context, Device, Event, Executable, Function, ImageId, MipmappedArray, Module, Places,
-    ReferenceKey, Stream, TextureKey, Variable,
+    Array, Context, ContextPlace, Device, Event, Executable, Function, ImageId, MipmappedArray,
+    Module, Places, ReferenceKey, Stream, TextureKey, Variable,
 };
 pub use pointers::{KNOWN_POINTERS, KNOWN_TABLES, LONGEST_TABLE, Pointers, TABLE_HEAD};
 pub use session::{Deferred, Queued, Removed, Session};

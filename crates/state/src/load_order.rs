@@ -1,4 +1,4 @@
-//! The order in which modules were loaded. It decides where a driver puts their variables, so an unloaded module stays in
+//! The order in which modules were loaded, and contexts made for them. It decides where a driver puts their variables, so an unloaded module stays in
 //! the driver, and keeps its place in the order, while the limits for such modules permit.
 //!
 //! ```text
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use fermata_abi::op::{ContextId, FunctionId, ModuleId};
 
 use crate::session::handles;
-use crate::{ImageId, KeptModule, Module, Session, StateError};
+use crate::{ContextPlace, ImageId, KeptModule, Module, Session, StateError};
 
 /// Modules that are kept at most.
 pub const KEPT_MODULES: usize = 256;
@@ -32,6 +32,8 @@ pub struct Retired {
 /// What a restore loads next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
+    /// A context is made.
+    Context(ContextId),
     /// A module of the program.
     Module(ModuleId),
     /// A kept one, by its place in the order.
@@ -39,16 +41,26 @@ pub enum Loaded {
 }
 
 impl Session {
-    /// Everything that is loaded, in the order in which it was.
+    /// Everything that is loaded, in the order in which it was. A context of which no place is known came before all.
     pub fn load_order(&self) -> Vec<Loaded> {
         let modules = self.modules.iter();
-        let modules = modules.map(|(handle, it)| (it.serial, Loaded::Module(handle)));
-        let kept = self
-            .kept
-            .keys()
-            .map(|serial| (*serial, Loaded::Kept(*serial)));
-        let order: BTreeMap<u64, Loaded> = modules.chain(kept).collect();
+        let modules = modules.map(|(handle, it)| ((it.serial, 0), Loaded::Module(handle)));
+        let kept = self.kept.keys();
+        let kept = kept.map(|serial| ((*serial, 0), Loaded::Kept(*serial)));
+        let contexts = self.context_places.iter();
+        let contexts = contexts.map(|(handle, it)| ((it.after, it.slot), Loaded::Context(*handle)));
+        let order: BTreeMap<(u64, u32), Loaded> = modules.chain(kept).chain(contexts).collect();
         order.into_values().collect()
+    }
+
+    /// The place of a context that is made now.
+    pub fn next_context_place(&self) -> ContextPlace {
+        let slots = self.context_places.values().map(|it| it.slot);
+        ContextPlace {
+            after: self.next_serial,
+            slot: slots.max().unwrap_or(0).saturating_add(1),
+            kernels: false,
+        }
     }
 
     /// Kept modules by their place in the order.

@@ -49,6 +49,17 @@ pub struct Context {
     pub peers: BTreeSet<ContextId>,
 }
 
+/// Where a context stands in the order in which modules were loaded, and what its addresses depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextPlace {
+    /// Number of the last module that had been loaded when it was made.
+    pub after: u64,
+    /// Number of its slot of addresses, from 1.
+    pub slot: u32,
+    /// Whether our kernels were loaded into it at once.
+    pub kernels: bool,
+}
+
 /// BLAKE3 of a module image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ImageId(pub [u8; 32]);

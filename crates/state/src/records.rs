@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`], [`Sharing::opened`] and [`Session::pointers`], in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`], [`Sharing::opened`], [`Session::pointers`] and [`Session::context_places`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 12 | |
+//! | 13 | |
+//! | 12 | the places of contexts among the modules |
 //! | 11 | the pointers in device memory |
 //! | 10 | the events that other processes share |
 //! | 9 | the references and the arrays with levels |
@@ -40,7 +41,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -153,6 +154,7 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let opened = &session.sharing.opened;
     let body = postcard::to_extend(opened, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.pointers, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.context_places, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -199,17 +201,18 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let mut body = Cow::Borrowed(body);
     // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 17,
-        2 => 16,
-        3 => 14,
-        4 => 13,
-        5 => 12,
-        6 => 11,
-        7 => 8,
-        8 => 5,
-        9 => 4,
-        10 => 2,
-        11 => 1,
+        1 => 18,
+        2 => 17,
+        3 => 15,
+        4 => 14,
+        5 => 13,
+        6 => 12,
+        7 => 9,
+        8 => 6,
+        9 => 5,
+        10 => 3,
+        11 => 2,
+        12 => 1,
         _ => 0,
     };
     if missing > 0 {
@@ -232,6 +235,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     session.sharing.opened = opened;
     let (pointers, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.pointers = pointers;
+    let (context_places, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.context_places = context_places;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
-    ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places, Pointers,
-    ReferenceKey, Reservation, Sharing, StateError, Stream, Table, TensorMaps, TextureKey,
-    Variable,
+    Allocation, Array, Context, ContextPlace, Device, Event, Executable, Function, HostRegion,
+    ImageBytes, ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places,
+    Pointers, ReferenceKey, Reservation, Sharing, StateError, Stream, Table, TensorMaps,
+    TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -83,9 +83,14 @@ pub struct Session {
     /// Arrays with levels. In the records they come behind the references.
     #[serde(skip)]
     pub mipmaps: Table<MipmappedArray>,
-    /// Pointers that the program has copied into device memory. In the records they come last.
+    /// Pointers that the program has copied into device memory. In the records they come behind
+    /// the opened events.
     #[serde(skip)]
     pub pointers: Pointers,
+    /// Where contexts stand among the modules: those that the worker makes for its program, and did not have before. In the
+    /// records they come last.
+    #[serde(skip)]
+    pub context_places: BTreeMap<ContextId, ContextPlace>,
 }
 
 /// An operation that waits for its turn.
@@ -318,6 +323,7 @@ impl Session {
     /// There is no such context.
     pub fn remove_context(&mut self, handle: ContextId) -> Result<Removed, StateError> {
         self.contexts.remove(handle)?;
+        self.context_places.remove(&handle);
         for (_, context) in self.contexts.iter_mut() {
             context.peers.remove(&handle);
         }

@@ -70,9 +70,21 @@ impl Session {
             let reason = "the places of its multiprocessors are not";
             rule(known && whole, "device", u64::from(*device), reason)?;
         }
+        self.check_context_places()?;
         self.check_memory()?;
         self.check_sharing()?;
         self.check_numbers()
+    }
+
+    fn check_context_places(&self) -> Result<(), StateError> {
+        let mut slots = BTreeSet::new();
+        for (context, place) in &self.context_places {
+            let own = place.slot > 0 && slots.insert(place.slot);
+            let sound = own && place.after <= self.next_serial && self.contexts.contains(*context);
+            let reason = "its place among the modules is not its own";
+            rule(sound, "context", *context, reason)?;
+        }
+        Ok(())
     }
 
     fn check_handles(&self) -> Result<(), StateError> {

@@ -6,7 +6,7 @@ use fermata_abi::op::{Address, ContextId, ModuleId};
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_state::{
-    Context, Device, ImageBytes, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session,
+    Context, ContextPlace, Device, ImageBytes, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session,
 };
 
 const CONTEXT: ContextId = ContextId::from_raw(0x100);
@@ -151,6 +151,34 @@ fn a_context_takes_its_modules_along_and_leaves_gaps_before_those_of_others() {
     assert_eq!(session.validate(), Ok(()));
     session.remove_context(OTHER).unwrap();
     assert_eq!(session.load_order(), []);
+}
+
+#[test]
+fn a_context_that_is_made_between_modules_keeps_its_place() {
+    let mut session = session();
+    load(&mut session, 0x201, b'a', 4);
+    let place = session.next_context_place();
+    session.context_places.insert(OTHER, place);
+    load(&mut session, 0x202, b'b', 4);
+    let modules = [0x201, 0x202].map(|it| Loaded::Module(ModuleId::from_raw(it)));
+    let order = [modules[0], Loaded::Context(OTHER), modules[1]];
+    assert_eq!(session.load_order(), order);
+    assert_eq!(session.validate(), Ok(()));
+    assert_eq!(session.next_context_place().slot, place.slot + 1);
+    for wrong in [
+        ContextPlace { after: 3, ..place },
+        ContextPlace { slot: 0, ..place },
+    ] {
+        session.context_places.insert(OTHER, wrong);
+        assert!(session.validate().is_err(), "{wrong:?}");
+    }
+    session.context_places.insert(CONTEXT, place);
+    session.context_places.insert(OTHER, place);
+    assert!(session.validate().is_err(), "one slot for two");
+    session.context_places.remove(&CONTEXT);
+    session.remove_context(OTHER).unwrap();
+    assert_eq!(session.load_order(), modules);
+    assert_eq!(session.validate(), Ok(()));
 }
 
 #[test]

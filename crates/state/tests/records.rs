@@ -100,18 +100,18 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                 .map(|(peer, _)| peer)
                 .collect::<BTreeSet<_>>();
             let limits = BTreeMap::from([(1, 2)]);
-            s.contexts
-                .insert(
-                    ContextId::from_raw(handle),
-                    Context {
-                        device,
-                        flags: 0,
-                        primary: false,
-                        limits,
-                        peers,
-                    },
-                )
-                .ok()
+            let id = ContextId::from_raw(handle);
+            let made = Context {
+                device,
+                flags: 0,
+                primary: false,
+                limits,
+                peers,
+            };
+            let place = s.next_context_place();
+            s.contexts.insert(id, made).ok()?;
+            s.context_places.insert(id, place);
+            Some(())
         }
         Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
         Step::Module(pick, image) => s

@@ -1,4 +1,7 @@
-//! `fermata restore --gpus`: a program comes back onto other GPUs than it had, in the order that is asked for.
+//! Which GPUs a program sees: those that it names itself, and other ones after `fermata restore --gpus`, in the order that is
+//! asked for.
+
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use fermata_e2e::case::{Device, Mode};
@@ -7,19 +10,30 @@ use fermata_e2e::scene::{Scene, Which};
 /// Two GPUs, each of which reads the other's memory.
 const PROGRAM: &str = "peer";
 const OPTIONS: &[&str] = &["--size", "4096", "--steps", "40"];
+/// What a program names its GPUs with.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The machine.
 const MACHINE: (&str, &str) = ("FERMATA_SOFTGPU_DEVICES", "3");
 
-/// Session `one` of the program, which has three GPUs, and its image `image`; it is killed.
-fn image(scene: &Scene, seen: &str) -> Result<()> {
-    let fermata = scene.fermata();
+/// Session `one` of the program, started by this line of a shell on a machine of three GPUs, which waits for its release.
+fn start(scene: &Scene, variable: (&str, &str), line: &str) -> Result<()> {
     let program = scene.tree().program(PROGRAM)?;
+    let program = program.to_str().unwrap_or_default();
+    let line = format!("{line} exec {program} {}", OPTIONS.join(" "));
     let held = scene.hold(20)?;
     let mut variables: Vec<(&str, &str)> =
         held.iter().map(|(name, it)| (*name, it.as_str())).collect();
-    variables.extend([MACHINE, ("FERMATA_SOFTGPU_VISIBLE_DEVICES", seen)]);
-    fermata.run_with(&variables, "one", Device::Soft, &program, OPTIONS)?;
-    scene.wait_steps("one", 3)?;
+    variables.extend([MACHINE, variable]);
+    let shell = Path::new("/bin/sh");
+    let fermata = scene.fermata();
+    fermata.run_with(&variables, "one", Device::Soft, shell, &["-c", &line])?;
+    scene.wait_steps("one", 3)
+}
+
+/// Session `one` of the program, which has three GPUs, and its image `image`; it is killed.
+fn image(scene: &Scene, seen: &str) -> Result<()> {
+    start(scene, ("FERMATA_SOFTGPU_VISIBLE_DEVICES", seen), "")?;
+    let fermata = scene.fermata();
     fermata.checkpoint("one", "image", Mode::Cow)?;
     fermata.kill("one")?;
     Ok(())
@@ -30,7 +44,7 @@ fn check_sees(scene: &Scene, name: &str, list: &str) -> Result<()> {
     let worker = scene.process(name, Which::Worker)?;
     let environment = std::fs::read(format!("/proc/{}/environ", worker.pid))?;
     let environment = String::from_utf8_lossy(&environment).into_owned();
-    for variable in ["CUDA_VISIBLE_DEVICES", "FERMATA_SOFTGPU_VISIBLE_DEVICES"] {
+    for variable in [VISIBLE, "FERMATA_SOFTGPU_VISIBLE_DEVICES"] {
         let wanted = format!("{variable}={list}");
         ensure!(
             environment.split('\0').any(|it| it == wanted),
@@ -87,5 +101,61 @@ fn fewer_gpus_than_the_program_has_are_refused_and_nothing_is_left() -> Result<(
         .success("fermata restore")?;
     scene.let_go()?;
     scene.check_ends_as("whole", &scene.straight(PROGRAM, OPTIONS)?)?;
+    scene.close()
+}
+
+#[test]
+fn a_session_sees_the_gpus_that_its_user_names() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start(&scene, (VISIBLE, "2,1"), "")?;
+    check_sees(&scene, "one", "2,1")?;
+    fermata.checkpoint("one", "image", Mode::Snapshot)?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    check_sees(&scene, "again", "2,1")?;
+    scene.let_go()?;
+    let straight = scene.straight(PROGRAM, OPTIONS)?;
+    for name in ["one", "again"] {
+        scene.check_ends_as(name, &straight)?;
+    }
+    scene.close()
+}
+
+#[test]
+fn a_process_sees_the_gpus_that_it_names_itself_after_pause_restore_and_on_others() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start(&scene, (VISIBLE, "2,1"), "CUDA_VISIBLE_DEVICES=1")?;
+    check_sees(&scene, "one", "1")?;
+    for verb in ["pause", "resume"] {
+        fermata.call(&[verb, "one"])?.success(verb)?;
+    }
+    check_sees(&scene, "one", "1")?;
+    fermata.checkpoint("one", "image", Mode::Cow)?;
+    fermata.kill("one")?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    check_sees(&scene, "again", "1")?;
+    // What the program calls 2 and 1 are 0 and 2 then.
+    let path = fermata.image("image");
+    let path = path.to_str().unwrap_or_default();
+    let words = [
+        "restore", path, "--detach", "--name", "moved", "--gpus", "0,2",
+    ];
+    fermata.call(&words)?.success("fermata restore --gpus")?;
+    check_sees(&scene, "moved", "2")?;
+    fermata.checkpoint("moved", "second", Mode::Stop)?;
+    scene
+        .try_restore("second", "third")?
+        .success("fermata restore")?;
+    check_sees(&scene, "third", "2")?;
+    scene.let_go()?;
+    let straight = scene.straight(PROGRAM, OPTIONS)?;
+    for name in ["again", "moved", "third"] {
+        scene.check_ends_as(name, &straight)?;
+    }
     scene.close()
 }

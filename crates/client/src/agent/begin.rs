@@ -60,8 +60,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         ReplyBody::Devices(devices) => Ok(devices),
         _ => Err(CUDA_ERROR_UNKNOWN),
     })?;
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let devices = Devices::new(devices, visible.as_deref());
+    let devices = Devices::new(devices);
     exact::arm();
     tally::arm();
     let home = wake::Summons {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::agent::{FromAgent, ToAgent, Visible};
 use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::Side;
 
@@ -42,6 +42,14 @@ impl From<NotWelcome> for String {
     }
 }
 
+/// The GPUs that this process is to see: the program may have set the variable itself.
+fn visible() -> Visible {
+    match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+        Some(list) => Visible::Listed(list.to_string_lossy().into_owned()),
+        None => Visible::All,
+    }
+}
+
 /// Says Hello; what comes with the Welcome, and whether threads are to be woken.
 ///
 /// # Errors
@@ -59,6 +67,7 @@ pub fn attach(
         wake_block: wake::address(),
         reattach,
         says_mapped: true,
+        visible: (!reattach).then(visible),
     };
     control
         .send(&hello, &[])

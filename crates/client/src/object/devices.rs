@@ -1,4 +1,4 @@
-//! The devices the program sees: the worker's, filtered and ordered by `CUDA_VISIBLE_DEVICES`.
+//! The devices the program sees: those of its worker, which reads the same list of them.
 
 use fermata_abi::op::DeviceInfo;
 use fermata_abi::sys::driver::{
@@ -23,15 +23,14 @@ pub struct Device {
 }
 
 impl Devices {
-    /// The devices that `visible` (the variable's value, if it is set) leaves of `all`.
-    pub fn new(all: Vec<DeviceInfo>, visible: Option<&str>) -> Self {
-        let chosen = choose(&all, visible);
-        let device = |index: usize| Device {
+    /// Those of the worker.
+    pub fn new(all: Vec<DeviceInfo>) -> Self {
+        let device = |(index, info)| Device {
             index: index as u32,
-            info: all[index].clone(),
+            info,
         };
         Self {
-            visible: chosen.into_iter().map(device).collect(),
+            visible: all.into_iter().enumerate().map(device).collect(),
         }
     }
 
@@ -102,42 +101,6 @@ impl Device {
     }
 }
 
-/// As the driver reads the variable: the list ends at the first entry that names no device; an entry
-/// given twice leaves nothing.
-fn choose(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
-    let Some(list) = visible else {
-        return (0..all.len()).collect();
-    };
-    let mut chosen = Vec::new();
-    for entry in list.split(',').map(str::trim) {
-        let Some(index) = find(all, entry) else { break };
-        if chosen.contains(&index) {
-            return Vec::new();
-        }
-        chosen.push(index);
-    }
-    chosen
-}
-
-fn find(all: &[DeviceInfo], entry: &str) -> Option<usize> {
-    if let Some(prefix) = entry.strip_prefix("GPU-") {
-        let wanted: String = prefix
-            .chars()
-            .filter(|c| *c != '-')
-            .collect::<String>()
-            .to_lowercase();
-        let matches = |info: &DeviceInfo| {
-            let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-            !wanted.is_empty() && uuid.starts_with(&wanted)
-        };
-        let mut found = all.iter().enumerate().filter(|(_, info)| matches(info));
-        let first = found.next()?;
-        return found.next().is_none().then_some(first.0);
-    }
-    let index: usize = entry.parse().ok()?;
-    (index < all.len()).then_some(index)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,23 +122,10 @@ mod tests {
     fn what_the_library_refuses_no_device_offers() {
         let mut all = devices(1);
         all[0].attributes = vec![1; sys::CU_DEVICE_ATTRIBUTE_MAX as usize];
-        let devices = Devices::new(all, None);
+        let devices = Devices::new(all);
         let device = devices.get(0).expect("a device");
         let offers = |id| device.attribute(id);
         assert_eq!(offers(sys::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED), Ok(0));
         assert_eq!(offers(sys::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH), Ok(1));
-    }
-
-    #[test]
-    fn the_variable_orders_and_filters() {
-        let all = devices(3);
-        assert_eq!(choose(&all, None), [0, 1, 2]);
-        assert_eq!(choose(&all, Some("2, 0")), [2, 0]);
-        assert_eq!(choose(&all, Some("1,7,0")), [1]);
-        assert_eq!(choose(&all, Some("-1")), [0usize; 0]);
-        assert_eq!(choose(&all, Some("")), [0usize; 0]);
-        assert_eq!(choose(&all, Some("1,1")), [0usize; 0]);
-        assert_eq!(choose(&all, Some("GPU-1212,0")), [2, 0]);
-        assert_eq!(choose(&all, Some("GPU-1")), [0usize; 0]);
     }
 }

@@ -131,6 +131,7 @@ impl Stage {
                 wake_block,
                 reattach,
                 says_mapped: true,
+                ..
             } => {
                 assert_eq!(token, TOKEN);
                 self.wake = wake_block;

@@ -73,6 +73,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 wake_block,
                 reattach,
                 says_mapped,
+                visible,
             },
             _,
         )) => {
@@ -81,7 +82,12 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                     format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
                 return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
             }
-            (pid, token, (wake_block, says_mapped), Coming::of(reattach))
+            (
+                pid,
+                token,
+                (wake_block, says_mapped, visible),
+                Coming::of(reattach),
+            )
         }
         Ok((
             FromAgent::Back {
@@ -91,7 +97,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 wake_block,
             },
             _,
-        )) => (pid, token, (wake_block, false), Coming::Back),
+        )) => (pid, token, (wake_block, false, None), Coming::Back),
         Ok(_) => {
             return refuse(
                 &link,
@@ -101,7 +107,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         }
         Err(e) => return warn!("{}", from_control(&e).message),
     };
-    let (inner_pid, token, (wake_block, says_mapped), coming) = hello;
+    let (inner_pid, token, (wake_block, says_mapped, visible), coming) = hello;
     let process = link.peer_pid().ok().and_then(ProcessId::of);
     let Some(process) = process else {
         return refuse(&link, INITIALIZATION_ERROR, "its process has ended");
@@ -120,6 +126,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         inner_pid,
         wake_block,
         says_mapped,
+        visible,
     };
     if coming == Coming::Back {
         return returning::agent(&session, arrival);
@@ -192,15 +199,17 @@ fn first(
             let gpu = Gpu::of(driver.soft, &session.variables)?;
             Some(Need::to_start(&session.name, session.priority, gpu, 0))
         };
-        let start = || daemon.pool.take(&driver, &session.variables);
-        priority::retried(daemon, need, start)
+        let variables = session.variables_of_process(driver.soft, arrival.visible.as_ref());
+        let start = || daemon.pool.take(&driver, &variables);
+        let worker = priority::retried(daemon, need, start)?;
+        Ok((worker, variables))
     });
-    let worker = match prepared {
-        Ok(worker) => worker,
+    let (worker, variables) = match prepared {
+        Ok(prepared) => prepared,
         Err(failure) => return Err((arrival.link, failure)),
     };
     // A later daemon must know whose the worker is.
-    session.expect(arrival.process, worker.process);
+    session.expect(arrival.process, worker.process, arrival.visible.clone());
     let joined = share(session, &worker).and_then(|()| offer(session, &worker));
     let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));
     match joined {
@@ -210,9 +219,7 @@ fn first(
                 warn!(session = %session.name, "{}", failure.message);
                 worker.end();
             }
-            daemon
-                .pool
-                .refill(worker.driver.clone(), session.variables.clone());
+            daemon.pool.refill(worker.driver.clone(), variables);
             Ok(())
         }
         Err(failure) => {

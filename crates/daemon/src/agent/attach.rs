@@ -102,9 +102,15 @@ pub fn load(
             Ok(())
         }
         other => {
+            let failure = match other {
+                Ok(answer) => unexpected(&answer),
+                Err(failure) => failure,
+            };
+            // What fails after it may have waited for it, and says less.
+            let first = session.lock().load_failure.get_or_insert(failure).clone();
             give_up_waiting(session);
             worker.end();
-            other.and_then(|it| Err(unexpected(&it)))
+            Err(first)
         }
     }
 }
@@ -117,6 +123,7 @@ fn give_up_waiting(session: &Session) {
 
 /// Workers that will load may wait for each other.
 pub fn let_wait(session: &Session) {
+    session.lock().load_failure = None;
     // It is there only after a failure.
     let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
 }
@@ -437,6 +444,7 @@ mod tests {
                 woken();
                 let (_other, link) = UnixStream::pair().expect("sockets");
                 let arrival = Arrival {
+                    visible: None,
                     link: Connection::new(link.into(), "the program"),
                     process: detached.process,
                     inner_pid: 1,

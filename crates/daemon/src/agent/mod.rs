@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
-use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::agent::{FromAgent, ToAgent, Visible};
 use fermata_control::worker::FailureKind;
 use parking_lot::Mutex;
 
@@ -34,6 +34,8 @@ pub struct Arrival {
     pub wake_block: u64,
     /// Whether it says when everything is mapped, and waits then.
     pub says_mapped: bool,
+    /// Which GPUs it is to see, as it says at its first coming.
+    pub visible: Option<Visible>,
 }
 
 /// An agent that has been welcomed.
@@ -287,6 +289,7 @@ mod tests {
     fn a_stop_that_was_given_up_is_not_taken_for_the_next() {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let arrival = Arrival {
+            visible: None,
             link: Connection::new(ours.into(), "the program"),
             process: ProcessId::of(std::process::id()).expect("it runs"),
             inner_pid: 1,
@@ -336,6 +339,7 @@ mod tests {
     fn a_program_that_takes_long_to_stop_is_said_to() {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let arrival = Arrival {
+            visible: None,
             link: Connection::new(ours.into(), "the program"),
             process: ProcessId::of(std::process::id()).expect("it runs"),
             inner_pid: 1,

@@ -236,12 +236,18 @@ impl Taking<'_> {
     /// What the daemon must know at restore.
     pub(super) fn record(&self, served: &[Served]) -> Record {
         let log = self.session.log();
-        let input = self.session.lock().input;
-        let mut agents = served.iter().map(|it| AgentRecord {
+        let (input, sees) = {
+            let inner = self.session.lock();
+            let sees = served.iter().map(|it| inner.sees(it.agent.process));
+            (inner.input, sees.collect::<Vec<_>>())
+        };
+        let agent = |(it, visible): (&Served, _)| AgentRecord {
             pid: it.agent.inner_pid,
             wake_block: it.agent.wake_block,
             kernels_first: it.worker.kernels_first,
-        });
+            visible,
+        };
+        let mut agents = served.iter().zip(sees).map(agent);
         let first = served.first().map(|it| &it.worker);
         let open = |pipe: &u64| input::is_open(&proc::tree(self.root.pid), *pipe);
         Record {
@@ -260,6 +266,7 @@ impl Taking<'_> {
             kernels_first: first.is_some_and(|worker| worker.kernels_first),
             priority: self.session.priority,
             variables: texts(&self.session.variables),
+            gpus: self.session.gpus.clone(),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::images::record::{AgentRecord, Record};
 use crate::pause::data::{Entry, EntryPart};
 use crate::proc;
 use crate::progress::Report;
+use crate::session::Member;
 
 impl Taking<'_> {
     /// Takes the image.
@@ -60,26 +61,30 @@ impl Taking<'_> {
         let record = self.record(&[]);
         let (places, soft): (Vec<_>, _) = {
             let inner = self.session.lock();
-            let places = inner.members.iter().filter_map(|it| it.detached);
-            (places.collect(), inner.soft())
+            let place = |it: &Member| Some((it.detached?, it.visible.clone()));
+            (
+                inner.members.iter().filter_map(place).collect(),
+                inner.soft(),
+            )
         };
         let agent = |(part, _): &(EntryPart, PathBuf)| {
             let mut places = places.iter();
-            let place = places.find(|it| it.process == part.process);
+            let place = places.find(|(it, _)| it.process == part.process);
             let pid = part.process.pid;
             AgentRecord {
                 pid: proc::inner_pid(pid).unwrap_or(pid),
-                wake_block: place.map_or(0, |it| it.wake_block),
+                wake_block: place.map_or(0, |(it, _)| it.wake_block),
                 kernels_first: part.kernels_first,
+                visible: place.and_then(|(_, visible)| visible.clone()),
             }
         };
         let mut agents = parts.iter().map(agent);
         let first = agents.next();
         Record {
+            kernels_first: first.as_ref().is_some_and(|it| it.kernels_first),
             agent: first,
             others: agents.collect(),
             soft,
-            kernels_first: first.is_some_and(|it| it.kernels_first),
             ..record
         }
     }

@@ -5,3 +5,4 @@ pub mod leftovers;
 pub mod memory;
 pub mod monitor;
 pub mod nvml;
+pub mod visible;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fermata_control::agent::Visible;
 use fermata_control::user::Text;
 use fermata_control::worker::FailureKind;
 use fermata_store::image::{Manifest, part_name};
@@ -38,6 +39,8 @@ pub struct Record {
     pub priority: i32,
     /// Variables of its worker.
     pub variables: BTreeMap<String, Text>,
+    /// The GPUs that it had been given in the place of those that its programs name.
+    pub gpus: Option<String>,
     /// Whether its worker had our kernels before the program's modules; a restore's worker does the same.
     pub kernels_first: bool,
     /// Ends of TCP connections that are whole in the image; none in images of releases that closed them.
@@ -47,7 +50,7 @@ pub struct Record {
 }
 
 /// A process with an agent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// Its process id in its namespace.
     pub pid: u32,
@@ -56,6 +59,9 @@ pub struct AgentRecord {
     /// Whether its worker had our kernels before the program's modules; of the first process [`Record`] says it.
     #[serde(default)]
     pub kernels_first: bool,
+    /// Which GPUs it is to see; images of releases in which the library in the program saw to that lack it.
+    #[serde(default)]
+    pub visible: Option<Visible>,
 }
 
 /// A process of the image that uses CUDA, and where its device part is.
@@ -88,11 +94,11 @@ impl Place {
 impl Record {
     /// The processes that use CUDA, and where their device parts are.
     pub fn places(&self) -> Vec<Place> {
-        let first = self.agent.map(|agent| AgentRecord {
+        let first = self.agent.clone().map(|agent| AgentRecord {
             kernels_first: self.kernels_first,
             ..agent
         });
-        let agents = first.into_iter().chain(self.others.iter().copied());
+        let agents = first.into_iter().chain(self.others.iter().cloned());
         let place = |(at, agent)| Place {
             agent,
             part: part_name(at),
@@ -143,15 +149,18 @@ mod tests {
                 pid: 18,
                 wake_block: 1 << 40,
                 kernels_first: false,
+                visible: Some(Visible::All),
             }),
             others: vec![AgentRecord {
                 pid: 19,
                 wake_block: 1 << 41,
                 kernels_first: false,
+                visible: Some(Visible::Listed("1".into())),
             }],
             soft: Some(true),
             priority: -7,
             variables: [("A".to_owned(), "b".into())].into(),
+            gpus: Some("1,0".into()),
             kernels_first: true,
             connections: Some(2),
             input: Some(3),

@@ -170,7 +170,8 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             session.drop_entry();
             let driver = session.lock().workers().first().map(|it| it.driver.clone());
             if let Some(driver) = driver {
-                daemon.pool.refill(driver, session.variables.clone());
+                let variables = session.variables_of_first(driver.soft);
+                daemon.pool.refill(driver, variables);
             }
             if let Some(tier) = &daemon.tier {
                 tier.refill();
@@ -273,8 +274,12 @@ impl Return<'_> {
         let image = self.session.image.as_deref();
         let part = self.entry.part(detached.process, image);
         let (part, folder) = part.ok_or_else(lacking)?;
+        let visible = self.session.lock().sees(detached.process);
+        let variables = self
+            .session
+            .variables_of_process(driver.soft, visible.as_ref());
         let pool = &self.daemon.pool;
-        let worker = pool.take_for(driver, &self.session.variables, part.kernels_first)?;
+        let worker = pool.take_for(driver, &variables, part.kernels_first)?;
         // The next daemon ends it, if this one does not come to it.
         self.session.loads(worker.process);
         let request = ToWorker::Load {

@@ -119,8 +119,9 @@ fn back(daemon: &Arc<Daemon>, session: &Arc<Session>, devices: &[String]) -> boo
         Gpu::Shared(_) => 0,
     };
     // Where no worker can say, it is tried: a lack of memory leaves it paused.
+    let variables = session.variables_of_first(gpu != Gpu::Real);
     let fits = |it: &String| {
-        let free = gpu::free(daemon, &gpu, &session.variables, it);
+        let free = gpu::free(daemon, &gpu, &variables, it);
         free.is_none_or(|free| free >= bytes + spare)
     };
     if !devices.iter().all(fits) {

@@ -17,5 +17,5 @@ pub mod rollback;
 mod source;
 mod start;
 
-pub(crate) use self::source::{How, Source, resolve, variables_for};
+pub(crate) use self::source::{How, Source, resolve};
 pub use self::start::restore;

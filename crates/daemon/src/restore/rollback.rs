@@ -46,7 +46,8 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let work = move || {
         let watched = watch(&followed);
         let pool = &source.daemon.pool;
-        let refill = || pool.refill(driver.clone(), followed.variables.clone());
+        let variables = followed.variables_of_first(driver.soft);
+        let refill = || pool.refill(driver.clone(), variables.clone());
         refill();
         match watched {
             Err(reason) => {

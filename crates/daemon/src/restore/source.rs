@@ -45,18 +45,6 @@ pub(crate) struct How {
     pub pace: Pace,
 }
 
-/// What drivers read to know which GPUs a process sees: NVIDIA's, and the software GPU.
-const VISIBLE: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "FERMATA_SOFTGPU_VISIBLE_DEVICES"];
-
-/// What the workers of a session from this image find in their environment, if it gets these GPUs.
-pub(crate) fn variables_for(record: &Record, gpus: Option<&str>) -> Variables {
-    let mut variables = variables_of(record.variables.clone());
-    if let Some(gpus) = gpus {
-        variables.extend(VISIBLE.map(|name| (name.to_owned(), gpus.into())));
-    }
-    variables
-}
-
 /// What is restored, checked.
 pub(crate) struct Source {
     pub daemon: Arc<Daemon>,
@@ -80,6 +68,8 @@ pub(crate) struct Source {
     pub(super) priority: i32,
     /// What its workers find in their environment.
     pub(super) variables: Variables,
+    /// The GPUs that it gets in the place of those that its programs name.
+    pub(super) gpus: Option<String>,
     /// Whether another daemon has restored the session that came from it.
     found: bool,
     /// What brings the GPU side back of a program that Fermata has not started.
@@ -119,7 +109,8 @@ impl Source {
             let message = format!("the program's working folder `{}` is gone", cwd.display());
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
         }
-        let variables = variables_for(&record, request.gpus.as_deref());
+        let variables = variables_of(record.variables.clone());
+        let gpus = request.gpus.clone().or_else(|| record.gpus.clone());
         let foreign = Returning::of(daemon, image.manifest(), device, variables.clone())?;
         if foreign.is_some() && request.gpus.is_some() {
             let message = "the image is of a program that was not started by `fermata run`: its driver finds the GPUs";
@@ -157,6 +148,7 @@ impl Source {
             ignore_places: request.ignore_places,
             own_network: request.own_network,
             variables,
+            gpus,
             found: false,
             priority: request.priority.unwrap_or(priority),
             foreign,
@@ -297,9 +289,11 @@ impl Source {
         let attached = parked.and_then(|parked| {
             {
                 let mut inner = session.lock();
-                for (detached, worker) in parked.iter().zip(&workers) {
-                    inner.member_or_new(detached.process).detached = Some(*detached);
-                    inner.member_or_new(detached.process).sees(worker.process);
+                for ((detached, worker), place) in parked.iter().zip(&workers).zip(&self.places) {
+                    let member = inner.member_or_new(detached.process);
+                    member.detached = Some(*detached);
+                    member.sees(worker.process);
+                    member.visible.clone_from(&place.agent.visible);
                 }
                 inner.loading.clear();
             }
@@ -325,7 +319,7 @@ impl Source {
             workers.first(),
             attached.is_err() || !session.lock().rolls_back(),
         ) {
-            let variables = session.variables.clone();
+            let variables = session.variables_of_first(worker.driver.soft);
             self.daemon.pool.refill(worker.driver.clone(), variables);
         }
         attached.inspect_err(|_| workers.iter().for_each(|it| it.end()))?;
@@ -497,7 +491,9 @@ impl Source {
         let pool = &self.daemon.pool;
         let kernels_first = place.agent.kernels_first;
         let worker = phases.time("device.worker", || {
-            pool.take_for(driver, &session.variables, kernels_first)
+            let visible = place.agent.visible.as_ref();
+            let variables = session.variables_of_process(driver.soft, visible);
+            pool.take_for(driver, &variables, kernels_first)
         })?;
         let request = ToWorker::Load {
             store: self.store.clone(),

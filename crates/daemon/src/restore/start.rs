@@ -134,6 +134,7 @@ fn start(
             cwd: manifest.program.cwd.clone(),
             device: source.device,
             variables: source.variables.clone(),
+            gpus: source.gpus.clone(),
             image: Some(source.image.dir().into()),
             own_network: source.own_network,
             priority: source.priority,

@@ -21,6 +21,7 @@ use crate::doctor;
 use crate::failure::{Hint, OrFail, Result, fail, next_step};
 use crate::foreign;
 use crate::gpu::driver::Driver;
+use crate::gpu::visible::variables_of_process;
 use crate::images::record::Record;
 use crate::memory;
 use crate::open_files::input;
@@ -28,10 +29,10 @@ use crate::open_files::listening;
 use crate::pause::{pause, resume};
 use crate::pool::spare_workers;
 use crate::priority::{self, Gpu, Need};
-use crate::restore::{resolve, restore, variables_for};
+use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
-use crate::worker::Variables;
+use crate::worker::{Variables, variables_of};
 
 /// A connection with a user's tool.
 pub type User = Connection<Request, FromDaemon>;
@@ -204,7 +205,10 @@ fn starting(daemon: &Daemon, request: &Restore, image: &Path) -> Option<(Need, V
         (choice, _) => choice,
     };
     let driver = Driver::find(choice, &daemon.paths.home).ok()?;
-    let variables = variables_for(&record, request.gpus.as_deref());
+    let gpus = request.gpus.as_deref().or(record.gpus.as_deref());
+    let first = record.agent.as_ref().and_then(|it| it.visible.as_ref());
+    let variables = variables_of(record.variables.clone());
+    let variables = variables_of_process(&variables, gpus, driver.soft, first);
     let gpu = Gpu::of(driver.soft, &variables)?;
     let name = request.name.as_deref().unwrap_or(&image.manifest().session);
     let priority = request.priority.unwrap_or(record.priority);

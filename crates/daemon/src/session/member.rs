@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use fermata_control::agent::Visible;
 use fermata_control::user::{self, ArrivalStand};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub struct Member {
     pub expected: Option<SyncSender<Arrival>>,
     /// What of it has come back after another daemon's end.
     pub returned: Returned,
+    /// Which GPUs it is to see, if it has said that.
+    pub visible: Option<Visible>,
     worker_seen: Option<ProcessId>,
 }
 
@@ -42,7 +45,7 @@ pub struct Returned {
 }
 
 /// What of a member outlives its daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberMeta {
     /// The process.
     pub process: ProcessId,
@@ -50,6 +53,9 @@ pub struct MemberMeta {
     pub worker: Option<ProcessId>,
     /// Where it waits, if it is parked without any connection.
     pub detached: Option<Detached>,
+    /// Which GPUs it is to see.
+    #[serde(default)]
+    pub visible: Option<Visible>,
 }
 
 /// A member that is served: its agent and its worker are connected with the daemon and with each other.
@@ -70,6 +76,7 @@ impl Member {
             detached: None,
             expected: None,
             returned: Returned::default(),
+            visible: None,
             worker_seen: None,
         }
     }
@@ -79,6 +86,7 @@ impl Member {
         let member = Self {
             detached: meta.detached.filter(|it| it.process.alive()),
             worker_seen: meta.worker.filter(ProcessId::alive),
+            visible: meta.visible,
             ..Self::new(meta.process)
         };
         meta.process.alive().then_some(member)
@@ -90,6 +98,7 @@ impl Member {
             process: self.process,
             worker: self.worker_process(),
             detached: self.detached,
+            visible: self.visible.clone(),
         }
     }
 

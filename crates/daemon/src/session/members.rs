@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fermata_control::agent::Visible;
+
 use super::{Inner, Member, Served};
 use crate::proc::ProcessId;
 use crate::worker::Worker;
@@ -12,7 +14,13 @@ impl Inner {
         self.members.iter_mut().find(|it| it.process == process)
     }
 
-    /// The same; a new one if there is none.
+    /// Which GPUs a process is to see, if it has said that.
+    pub fn sees(&self, process: ProcessId) -> Option<Visible> {
+        let member = self.members.iter().find(|it| it.process == process);
+        member?.visible.clone()
+    }
+
+    /// The member of a process; a new one if there is none.
     pub fn member_or_new(&mut self, process: ProcessId) -> &mut Member {
         let at = self.members.iter().position(|it| it.process == process);
         let at = at.unwrap_or_else(|| {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fermata_control::agent::Visible;
 use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
@@ -45,6 +46,7 @@ pub use self::persist::has_printed;
 pub use self::token::{same_token, token};
 use crate::agent::Agent;
 use crate::failure::{Failure, OrFail, Result};
+use crate::gpu::visible::variables_of_process;
 use crate::host::pages::Pages;
 use crate::pause::data::Entry;
 use crate::priority::yielded::Yielded;
@@ -68,6 +70,8 @@ pub struct Session {
     pub device: DeviceChoice,
     /// Variables of its workers.
     pub variables: Variables,
+    /// The GPUs that it was given in the place of those that its programs name.
+    pub gpus: Option<String>,
     /// The image it came from.
     pub image: Option<PathBuf>,
     /// Whether it has a network of its own.
@@ -137,6 +141,8 @@ pub struct Inner {
     pub members: Vec<Member>,
     /// Workers that load an image for processes that are not there yet.
     pub loading: Vec<ProcessId>,
+    /// Why the first of them that could not load could not.
+    pub load_failure: Option<Failure>,
     /// The pipe that is its standard input, if that comes through one.
     pub input: Option<u64>,
     /// Steps of its restore.
@@ -200,6 +206,8 @@ pub struct Plan {
     pub device: DeviceChoice,
     /// Variables of its workers.
     pub variables: Variables,
+    /// See [`Session::gpus`].
+    pub gpus: Option<String>,
     /// The image it comes from.
     pub image: Option<PathBuf>,
     /// Whether it has a network of its own.
@@ -240,6 +248,7 @@ impl Session {
             cwd: plan.cwd,
             device: plan.device,
             variables: plan.variables,
+            gpus: plan.gpus,
             image: plan.image,
             own_network: plan.own_network,
             priority: plan.priority,
@@ -369,9 +378,28 @@ impl Session {
         self.note_down()
     }
 
-    /// Notes down the worker that `process` is about to get.
-    pub fn expect(&self, process: ProcessId, worker: ProcessId) {
-        self.lock().member_or_new(process).sees(worker);
+    /// What the worker of a process that is to see these GPUs finds in its environment.
+    pub fn variables_of_process(&self, soft: bool, visible: Option<&Visible>) -> Variables {
+        variables_of_process(&self.variables, self.gpus.as_deref(), soft, visible)
+    }
+
+    /// As [`Session::variables_of_process`], of its first process: what a spare worker for it begins with.
+    pub fn variables_of_first(&self, soft: bool) -> Variables {
+        let first = self
+            .lock()
+            .members
+            .first()
+            .and_then(|it| it.visible.clone());
+        self.variables_of_process(soft, first.as_ref())
+    }
+
+    /// Notes down the worker that `process`, which is to see these GPUs, is about to get.
+    pub fn expect(&self, process: ProcessId, worker: ProcessId, visible: Option<Visible>) {
+        let mut inner = self.lock();
+        let member = inner.member_or_new(process);
+        member.sees(worker);
+        member.visible = visible;
+        drop(inner);
         self.save();
     }
 
@@ -510,6 +538,7 @@ impl Inner {
             pages: None,
             members: Vec::new(),
             loading: Vec::new(),
+            load_failure: None,
             input: None,
             phases: Vec::new(),
             behind: None,

@@ -60,6 +60,7 @@ impl Session {
             cwd: meta.cwd,
             device: meta.device,
             variables: variables_of(meta.variables),
+            gpus: meta.gpus,
             image: meta.image,
             own_network: meta.own_network,
             priority: meta.priority,
@@ -116,6 +117,7 @@ impl Session {
             note: inner.note.clone(),
             device: self.device,
             variables: texts(&self.variables),
+            gpus: self.gpus.clone(),
         };
         // Still locked: two savers must not swap their order.
         meta.save(&self.dir)

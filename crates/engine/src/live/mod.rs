@@ -1,6 +1,7 @@
 //! The session's objects in the driver, by the program's handles.
 
 mod attributes;
+mod contexts;
 mod exposed;
 mod graphs;
 mod handles;

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{ContextId, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::DriverError;
-use fermata_engine::LiveContext;
-use fermata_state::{Context, Places, Removed};
+use fermata_state::{Context, ContextPlace, Places, Removed};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
@@ -43,34 +42,25 @@ impl Server {
                 ),
             ));
         }
-        let live = &mut self.site.live;
-        live.forget_current();
-        let handle = if primary {
-            live.driver.primary_context(device, flags)?
-        } else {
-            live.driver.create_context(device, flags)?
+        let site = &mut self.site;
+        let made = Context {
+            device,
+            flags,
+            primary,
+            limits: BTreeMap::new(),
+            peers: BTreeSet::new(),
         };
-        live.contexts.insert(
-            context,
-            LiveContext {
-                handle,
-                device,
-                primary,
-            },
-        );
-        live.enter(context)?;
-        self.staging.register(&live.driver)?;
-        let (limits, peers) = (BTreeMap::new(), BTreeSet::new());
-        self.site.session.contexts.insert(
-            context,
-            Context {
-                device,
-                flags,
-                primary,
-                limits,
-                peers,
-            },
-        )?;
+        // The first device's primary context is there already.
+        let place = (!primary || device != 0).then(|| ContextPlace {
+            kernels: site.live.wants_kernels_first(device),
+            ..site.session.next_context_place()
+        });
+        site.live.make_context(context, &made, place.as_ref())?;
+        self.staging.register(&site.live.driver)?;
+        site.session.contexts.insert(context, made)?;
+        if let Some(place) = place {
+            site.session.context_places.insert(context, place);
+        }
         DONE
     }
 

@@ -8,7 +8,7 @@ use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
 use fermata_graph::{CopyEnd, Graph, NodeKind};
 use fermata_state::{ImageId, Loaded, Session};
 
-use crate::live::{LiveContext, LiveFunction, LiveStream};
+use crate::live::{LiveFunction, LiveStream};
 use crate::restore::blocks::{self, Block, Blocks};
 use crate::restore::rebuild::{references, textures};
 use crate::share::event_handle;
@@ -23,10 +23,12 @@ pub(in crate::restore) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<
 
 fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     let Site { session, live } = site;
-    contexts(session, live)?;
-    places::check(session, live)?;
-    // Modules come before any other memory, so that the driver has the same choice of addresses as before.
+    first_contexts(session, live)?;
+    // Modules come before any other memory, so that the driver has the same choice of addresses as before. Contexts that
+    // were made between them are made there again.
     modules(session, live)?;
+    places::check(session, live)?;
+    peers(session, live)?;
     functions(session, live)?;
     // Whether memory mentions a variable that has moved must be known before the program runs.
     match live.moved.is_empty() {
@@ -45,34 +47,33 @@ fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     executables(session, live)
 }
 
-fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
-    for (handle, context) in session.contexts.iter() {
-        let operation = format!("make context {handle:#x} on device {}", context.device);
-        let made = if context.primary {
-            live.driver.primary_context(context.device, context.flags)
-        } else {
-            live.driver.create_context(context.device, context.flags)
-        };
-        live.forget_current();
-        let made = made.map_err(EngineError::driver(&*operation))?;
-        let (device, primary) = (context.device, context.primary);
-        live.contexts.insert(
-            handle,
-            LiveContext {
-                handle: made,
-                device,
-                primary,
-            },
-        );
-        live.enter(handle)
-            .map_err(EngineError::driver(&*operation))?;
-        for (limit, value) in &context.limits {
-            let set = live.driver.set_limit(*limit, *value);
-            set.map_err(EngineError::driver(format!(
-                "set limit {limit} of context {handle:#x}"
-            )))?;
+/// Those that were there before all modules.
+fn first_contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, _) in session.contexts.iter() {
+        if !session.context_places.contains_key(&handle) {
+            context(session, live, handle)?;
         }
     }
+    Ok(())
+}
+
+fn context(session: &Session, live: &mut Live, handle: ContextId) -> Result<(), EngineError> {
+    let context = session.contexts.get(handle)?;
+    let made = live.make_context(handle, context, session.context_places.get(&handle));
+    made.map_err(EngineError::driver(format!(
+        "make context {handle:#x} on device {}",
+        context.device
+    )))?;
+    for (limit, value) in &context.limits {
+        let set = live.driver.set_limit(*limit, *value);
+        set.map_err(EngineError::driver(format!(
+            "set limit {limit} of context {handle:#x}"
+        )))?;
+    }
+    Ok(())
+}
+
+fn peers(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, context) in session.contexts.iter() {
         for peer in &context.peers {
             live.enable_peer(handle, *peer)
@@ -89,6 +90,10 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
         let named = named(next);
         let handle = match next {
             Loaded::Module(handle) => handle,
+            Loaded::Context(handle) => {
+                context(session, live, handle)?;
+                continue;
+            }
             Loaded::Kept(serial) => {
                 let Some(kept) = session.kept().get(&serial) else {
                     continue;
@@ -136,6 +141,7 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
 fn named(module: Loaded) -> String {
     match module {
         Loaded::Module(handle) => format!("module {handle:#x}"),
+        Loaded::Context(handle) => format!("context {handle:#x}"),
         Loaded::Kept(serial) => {
             format!("module number {serial}, which the program has unloaded")
         }

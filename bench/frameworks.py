@@ -1,8 +1,8 @@
 """Programs of the frameworks (bench/frameworks/programs.py) and of nvcc, native and under Fermata in turn.
 
     bench/frameworks.py REPORT.json [--only NAME,...] [--checkpoints NAME,...] [--modes MODE,...] [--moments N]
-                        [--turns N] [--no-rates] [--tier GIB] [--limit SECONDS] [--device gpu|soft]
-                        [--swap] [--list]
+                        [--turns N] [--seconds S] [--no-rates] [--tier GIB] [--limit SECONDS]
+                        [--device gpu|soft] [--swap] [--list]
 
 For each program: whether its result equals the native one bit for bit (where two native runs agree), the time to its
 first result, the median of a step, with their ratios, and its launches a second, which a run under Fermata counts
@@ -38,15 +38,14 @@ STEPS = {
     "halves": 300, "replicas": 200,
     "generation_3b": 8,
 }
-# Long enough to be checkpointed several times: some fifteen seconds of steps on an H200.
+# Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
+# longer, there are fewer (`--seconds`).
 LONG = {
     "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
-    "generation": 100, "ranks": 1500, "ddp": 1500, "ddp_shm": 1500, "ddp_8": 100, "ddp_graph": 200, "fsdp": 40, "tensor": 30,
-    "language_3b": 150, "generation_3b": 60, "halves": 6000, "replicas": 2000,
+    "generation": 100, "ranks": 1500, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000, "fsdp": 300,
+    "tensor": 150, "language_3b": 150, "generation_3b": 60, "halves": 12000, "replicas": 12000,
 }
-# Ranks on GPUs of their own are many times as fast as ranks that take turns on one.
-ON_TWO = {"ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000, "fsdp": 120, "tensor": 150}
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
     ("ranks", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "fsdp", "tensor"), 60)
@@ -58,9 +57,9 @@ GIB = 1 << 30
 class Runner:
     """How programs are started: natively, and in sessions of a daemon."""
 
-    def __init__(self, daemon, device):
-        self.daemon, self.device = daemon, device
-        self.long = LONG | (ON_TWO if device == "gpu" and measure.gpus() > 1 else {})
+    def __init__(self, daemon, device, seconds):
+        self.daemon, self.device, self.seconds = daemon, device, seconds
+        self.long = dict(LONG)
         self.native_env = dict(os.environ)
         if device == "soft":
             folders = [str(measure.TREE / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -72,6 +71,13 @@ class Runner:
     def words(self, name, table):
         command = [measure.TREE / "bench" / BUILT[name]] if name in BUILT else [sys.executable, SCRIPT, name]
         return [str(it) for it in (*command, self.steps(name, table))]
+
+    def straight(self, name, limit):
+        """A native run as long as those that are checkpointed: how many steps these have is found out by it."""
+        if self.device == "gpu":
+            step = self.native(name, STEPS, limit)["median_s"]
+            self.long[name] = max(STEPS[name], min(LONG[name], int(self.seconds / step)))
+        return self.native(name, self.long, limit)
 
     def native(self, name, table, limit):
         return finished(self.words(name, table), self.native_env, limit)
@@ -297,6 +303,7 @@ def arguments():
     known.add_argument("--moments", type=int, default=1)
     known.add_argument("--turns", type=int, default=2)
     known.add_argument("--no-rates", dest="rates", action="store_false")
+    known.add_argument("--seconds", type=float, default=15, help="how long a run that is checkpointed takes, without what begins it")
     known.add_argument("--tier", type=int, default=0, help="GiB of registered memory that are kept ready for images")
     known.add_argument("--limit", type=float, default=540)
     known.add_argument("--device", default="gpu", choices=("gpu", "soft"))
@@ -323,7 +330,7 @@ def main():
     work = given.work / str(os.getpid())
     tier = {"FERMATA_MEMORY_TIER": f"{given.tier}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * given.tier + 8}G"} if given.tier else {}
     daemon = measure.Daemon(work, work / "images", **tier)
-    runner = Runner(daemon, given.device)
+    runner = Runner(daemon, given.device, given.seconds)
     report = {**measure.facts(), "programs": [], "checkpoints": [], "failed": [], "left_out": []}
 
     def part(what, needs, into, act):
@@ -345,7 +352,7 @@ def main():
             for mode in given.modes:
                 def act(limit):
                     if name not in straight:
-                        straight[name] = runner.native(name, runner.long, min(limit, 200))
+                        straight[name] = runner.straight(name, min(limit, 200))
                     return interrupted(runner, name, mode, given.moments, straight[name], min(limit, 120), given.swap)
                 part(f"{name}, {mode}", max(40, SLOW.get(name, 0)) + 4 * given.moments, report["checkpoints"], act)
         for name in given.only:

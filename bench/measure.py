@@ -58,14 +58,6 @@ def facts():
     }
 
 
-def gpus():
-    """How many the machine has."""
-    try:
-        return len(call("nvidia-smi", "-L").splitlines())
-    except OSError:
-        return 0
-
-
 def processor():
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

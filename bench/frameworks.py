@@ -238,9 +238,11 @@ class Journey:
         self.session = f"{self.name}-{self.mode}-{self.times}"
         begun = time.time()
         gpus = ["--gpus", "1,0" if self.times % 2 else "0,1"] if self.swap else []
-        self.daemon.fermata("restore", image, "--detach", "--name", self.session, *gpus, limit=self.limit)
+        words = ["restore", image, "--detach", "--name", self.session, "--json", *gpus]
+        back = measure.document(self.daemon.fermata(*words, limit=self.limit))
         restored = time.time() - begun
-        self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told})
+        self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told,
+                          "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]}})
         self.forget(image)
 
     def end(self):

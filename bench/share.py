@@ -67,7 +67,7 @@ def spent(folder, daemon, name):
 def restored(daemon, name, device):
     before = used_mib(device)
     begun = time.time()
-    daemon.fermata("restore", "image", "--detach", "--name", name, "--device", device)
+    told = document(daemon.fermata("restore", "image", "--detach", "--name", name, "--device", device, "--json"))
     command = time.time() - begun
     wait_for(lambda: moment(daemon, name, "all"), f"the first pass of `{name}`")
     wait_for(lambda: daemon.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`")
@@ -75,6 +75,7 @@ def restored(daemon, name, device):
     common = [it["bytes"] for it in arrival["steps"] if it["name"] == "common"]
     return {
         "command_s": command,
+        "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
         "first_kernel_s": moment(daemon, name, "first") - begun,
         "first_pass_s": moment(daemon, name, "all") - begun,
         "data_s": arrival["seconds"],

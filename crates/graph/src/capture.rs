@@ -137,6 +137,15 @@ pub enum Waited {
     Captured,
 }
 
+/// A node that a stream's next node depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Tail {
+    node: NodeId,
+    /// Whether it is the stream's own work, which must have been joined at the end: not what the stream has only waited for, nor what
+    /// the program has set as a dependency itself (`cuStreamUpdateCaptureDependencies`).
+    must_join: bool,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Capture {
     graph: GraphId,
@@ -145,7 +154,7 @@ struct Capture {
     thread: u64,
     valid: bool,
     /// Streams taking part and where each stands.
-    streams: BTreeMap<StreamId, (StreamKey, Vec<NodeId>)>,
+    streams: BTreeMap<StreamId, (StreamKey, Vec<Tail>)>,
 }
 
 /// All captures of a process.
@@ -179,7 +188,7 @@ impl Captures {
             return Err(CaptureError::AlreadyCapturing);
         }
         self.last += 1;
-        let streams = BTreeMap::from([(stream.id, (stream, dependencies.to_vec()))]);
+        let streams = BTreeMap::from([(stream.id, (stream, others(dependencies)))]);
         let origin = stream.id;
         self.captures.insert(
             self.last,
@@ -213,18 +222,19 @@ impl Captures {
         if !capture.valid {
             return Err(CaptureError::Invalidated);
         }
-        let dependencies = capture.streams.get(&stream).map(|(_, nodes)| nodes.clone());
+        let tails = capture.streams.get(&stream).map(|(_, tails)| nodes(tails));
         Ok(CaptureInfo {
             id,
             graph: capture.graph,
-            dependencies: dependencies.unwrap_or_default(),
+            dependencies: tails.unwrap_or_default(),
         })
     }
 
     /// A node was added for the stream: what follows depends on it alone.
     pub fn advance(&mut self, stream: StreamId, node: NodeId) {
-        if let Some((_, nodes)) = self.of_mut(stream).and_then(|c| c.streams.get_mut(&stream)) {
-            *nodes = vec![node];
+        if let Some((_, tails)) = self.of_mut(stream).and_then(|c| c.streams.get_mut(&stream)) {
+            let must_join = true;
+            *tails = vec![Tail { node, must_join }];
         }
     }
 
@@ -279,7 +289,7 @@ impl Captures {
         recorded: bool,
     ) -> Result<Waited, CaptureError> {
         let own = self.of(stream.id).map(|(id, _)| id);
-        let Some((theirs, nodes)) = self.events.get(&event).cloned() else {
+        let Some((theirs, joined)) = self.events.get(&event).cloned() else {
             return match own {
                 None => Ok(Waited::Outside),
                 Some(_) => {
@@ -307,7 +317,7 @@ impl Captures {
             .streams
             .entry(stream.id)
             .or_insert((stream, Vec::new()));
-        merge(tails, &nodes);
+        merge(tails, &joined);
         Ok(Waited::Captured)
     }
 
@@ -330,15 +340,11 @@ impl Captures {
             return Err(CaptureError::WrongThread);
         }
         let (valid, name) = (capture.valid, capture.graph);
-        let tails = capture
-            .streams
-            .get(&stream)
-            .map(|(_, nodes)| nodes.clone())
-            .unwrap_or_default();
-        let joined = capture
-            .streams
-            .values()
-            .all(|(_, nodes)| graph.reaches(&tails, nodes));
+        let tails = capture.streams.get(&stream).map(|(_, tails)| nodes(tails));
+        let tails = tails.unwrap_or_default();
+        let must_join = capture.streams.values().flat_map(|(_, tails)| tails);
+        let must_join = must_join.filter(|it| it.must_join).map(|it| it.node);
+        let joined = graph.reaches(&tails, &must_join.collect::<Vec<_>>());
         self.captures.remove(&id);
         match (valid, joined) {
             (false, _) => Err(CaptureError::Invalidated),
@@ -487,10 +493,26 @@ impl Captures {
     }
 }
 
-fn merge(into: &mut Vec<NodeId>, nodes: &[NodeId]) {
+fn nodes(tails: &[Tail]) -> Vec<NodeId> {
+    tails.iter().map(|it| it.node).collect()
+}
+
+/// What is no work of the stream.
+fn others(nodes: &[NodeId]) -> Vec<Tail> {
+    let mut tails = Vec::new();
+    merge(&mut tails, nodes);
+    tails
+}
+
+/// Adds what is no work of the stream, as far as it is not there.
+fn merge(into: &mut Vec<Tail>, nodes: &[NodeId]) {
     for node in nodes {
-        if !into.contains(node) {
-            into.push(*node);
+        if into.iter().all(|it| it.node != *node) {
+            let must_join = false;
+            into.push(Tail {
+                node: *node,
+                must_join,
+            });
         }
     }
 }
@@ -579,6 +601,60 @@ mod tests {
             world.captures.end(A.id, 7, &world.graph),
             Ok(GraphId::from_raw(100))
         );
+    }
+
+    #[test]
+    fn what_a_program_sets_as_a_dependency_need_not_be_joined() {
+        let mut world = World::capturing();
+        world.work(A);
+        world.captures.record(A.id, EVENT).unwrap();
+        world.captures.wait(B, EVENT, false).unwrap();
+        // A node of its own behind the stream's, as NCCL records an event there.
+        let own = world.graph.add(NodeKind::Empty, &[]).unwrap();
+        world.captures.set_dependencies(B.id, &[own], true).unwrap();
+        assert_eq!(world.captures.info(B.id).unwrap().dependencies, [own]);
+        let end = |world: &World| world.captures.clone().end(A.id, 7, &world.graph);
+        assert!(end(&world).is_ok());
+        // What removes captured work from the stream takes the demand along; work behind what was set brings it back.
+        world.work(B);
+        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+        world.captures.set_dependencies(B.id, &[], true).unwrap();
+        assert!(end(&world).is_ok());
+        world.work(B);
+        world
+            .captures
+            .set_dependencies(B.id, &[own], false)
+            .unwrap();
+        assert_eq!(world.captures.info(B.id).unwrap().dependencies.len(), 2);
+        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+    }
+
+    #[test]
+    fn what_a_stream_has_only_waited_for_need_not_be_joined() {
+        let end = |world: &World| world.captures.clone().end(A.id, 7, &world.graph);
+        let mut world = World::capturing();
+        world.work(A);
+        world.captures.record(A.id, EVENT).unwrap();
+        world.captures.wait(B, EVENT, false).unwrap();
+        let own = world.graph.add(NodeKind::Empty, &[]).unwrap();
+        // The origin turns away from work of its own, which another stream has waited for.
+        world.captures.set_dependencies(A.id, &[own], true).unwrap();
+        assert!(end(&world).is_ok());
+
+        let mut world = World::capturing();
+        world.work(A);
+        world.captures.record(A.id, EVENT).unwrap();
+        world.captures.wait(B, EVENT, false).unwrap();
+        world.work(B);
+        world.captures.record(B.id, OTHER).unwrap();
+        let third = StreamKey {
+            id: StreamId::from_raw(3),
+            ..B
+        };
+        world.captures.wait(third, OTHER, false).unwrap();
+        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+        world.captures.set_dependencies(B.id, &[], true).unwrap();
+        assert!(end(&world).is_ok());
     }
 
     #[test]

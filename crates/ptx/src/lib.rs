@@ -7,6 +7,7 @@
 
 pub mod analysis;
 pub mod ast;
+pub mod excerpt;
 pub mod fatbin;
 mod lexer;
 pub mod link;

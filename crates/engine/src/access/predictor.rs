@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, ExecId, FunctionId, Op, Resource};
 use fermata_abi::sys::driver as cu;
 use fermata_ptx::analysis::Analysis;
+use fermata_ptx::excerpt::Excerpts;
 use fermata_state::{ImageId, Session, TensorMaps};
 
 use super::graph::GraphPlan;
@@ -18,8 +19,11 @@ use crate::{HandleMap, Live, Site};
 /// Tensor maps lie at multiples of this in a parameter block.
 const TENSOR_MAP_ALIGNMENT: usize = 64;
 
-/// The analysis of an image's text for an architecture, and whether the running code was made from it.
-type Known = Option<(Arc<Analysis>, bool)>;
+/// An image's text for an architecture, by kernel, and whether the running code was made from it.
+type Known = Option<(Arc<Excerpts>, bool)>;
+
+/// Bytes of texts that are kept for further kernels at most; what is needed again is unpacked again.
+const TEXTS: usize = 64 << 20;
 
 /// Where a launch's addresses are looked up.
 struct World<'s> {
@@ -80,8 +84,8 @@ struct KnownGraph {
     waits: Option<u64>,
 }
 
-/// See the module. What it learns about a kernel costs an analysis of its module's text once; a prediction
-/// after that costs a look-up per pointer.
+/// See the module. What it learns about a kernel costs an analysis of its text once, and a look through its module's; a
+/// prediction after that costs a look-up per pointer.
 #[derive(Default)]
 pub struct Predictor {
     places: Places,
@@ -138,7 +142,10 @@ impl Predictor {
     pub fn prepare(&mut self, site: &Site) {
         let Site { session, live } = site;
         let world = World { session, live };
-        for (function, _) in session.functions.iter() {
+        // Those of one text after another.
+        let mut functions: Vec<_> = session.functions.iter().collect();
+        functions.sort_by_key(|(handle, it)| (it.module, *handle));
+        for (function, _) in functions {
             self.plan(function, &world);
         }
         for (exec, _) in session.executables.iter() {
@@ -293,19 +300,36 @@ impl Predictor {
         let version = attributes.get(cu::CU_FUNC_ATTRIBUTE_PTX_VERSION as usize);
         let version = version.and_then(|version| u32::try_from(*version).ok());
         let image = session.modules.get(record.module).map(|it| it.image);
-        let known = image.ok().and_then(|image| {
-            self.texts
-                .entry((image, version))
-                .or_insert_with(|| analyse(session.image(&image)?, version))
-                .clone()
+        let known = image.ok();
+        let known = known.and_then(|image| self.text(image, version, session));
+        let analysis = known.and_then(|(texts, exact)| {
+            let module = fermata_ptx::parse(&texts.excerpt(&record.name)?).ok()?;
+            Some((Analysis::of(&module), exact))
         });
-        let summary = known
+        let summary = analysis
             .as_ref()
             .and_then(|(analysis, exact)| Some((analysis.kernel(&record.name)?, *exact)));
         match summary {
             Some((summary, exact)) => Plan::from_text(summary, &record.name, &layout, exact),
             None => Plan::from_arguments(&record.name, &layout),
         }
+    }
+
+    fn text(&mut self, image: ImageId, version: Option<u32>, session: &Session) -> Known {
+        if let Some(known) = self.texts.get(&(image, version)) {
+            return known.clone();
+        }
+        let known = session
+            .image(&image)
+            .and_then(|image| unpacked(image, version));
+        let bytes = |known: &Known| known.as_ref().map_or(0, |(texts, _)| texts.bytes());
+        let kept: usize = self.texts.values().map(bytes).sum();
+        if kept.saturating_add(bytes(&known)) > TEXTS {
+            // That there is none is remembered.
+            self.texts.retain(|_, known| known.is_none());
+        }
+        self.texts.insert((image, version), known.clone());
+        known
     }
 
     fn graph(&mut self, exec: ExecId, world: &World<'_>) -> AccessSet {
@@ -375,10 +399,10 @@ fn unknown() -> AccessSet {
     }
 }
 
-fn analyse(image: &[u8], version: Option<u32>) -> Known {
+fn unpacked(image: &[u8], version: Option<u32>) -> Known {
     let (text, exact) = text_of(image, version)?;
-    let module = fermata_ptx::parse(&text.source).ok()?;
-    Some((Arc::new(Analysis::of(&module)), exact))
+    let texts = Excerpts::of(text.source.into_owned())?;
+    Some((Arc::new(texts), exact))
 }
 
 /// The eight bytes of a parameter block at `offset`.

@@ -1,6 +1,9 @@
 //! Making the contexts of a program, the same way for the program and at a restore.
 
+use std::io;
+
 use fermata_abi::op::ContextId;
+use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, slot};
 use fermata_state::{Context, ContextPlace};
 
@@ -26,7 +29,7 @@ impl Live {
             false => driver.create_context(device, flags),
         };
         let handle = match place {
-            Some(place) => slot::in_slot(place.slot, make)?,
+            Some(place) => slot::in_slot(place.slot, make).map_err(no_thread)??,
             None => make()?,
         };
         let made = LiveContext {
@@ -46,5 +49,13 @@ impl Live {
     pub fn wants_kernels_first(&self, device: u32) -> bool {
         let first = self.contexts.values().all(|it| it.device != device);
         first && self.hashers.contains_key(&0) && !self.hashers.contains_key(&device)
+    }
+}
+
+fn no_thread(error: io::Error) -> DriverError {
+    DriverError {
+        call: "cuCtxCreate",
+        code: cu::CUDA_ERROR_OPERATING_SYSTEM,
+        name: format!("there is no thread for it: {error}").into(),
     }
 }

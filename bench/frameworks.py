@@ -248,6 +248,14 @@ class Journey:
     def end(self):
         return self.wait(r"^digest (\S+)", "digest").group(1)
 
+    def stand(self):
+        """How the session stands, and what it has said last."""
+        try:
+            told = self.daemon.session(self.session)
+            return f"{told['state']}, {told['note']}: {self.log().strip()[-400:]}"
+        except Exception as error:
+            return str(error)[-200:]
+
     def close(self):
         self.daemon.told("kill", self.session)
         for image in self.made:
@@ -271,7 +279,7 @@ def interrupted(runner, name, mode, moments, straight, limit, swap):
             again = runner.native(name, runner.long, limit)["digest"]
             straight["repeats"] = again == straight["digest"]
     except Exception as error:
-        digest, failed = None, str(error)[-600:]
+        digest, failed = None, f"{str(error)[-600:]}; {journey.stand()}"
     finally:
         journey.close()
     found = {

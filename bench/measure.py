@@ -47,6 +47,9 @@ def facts():
     """When and where: the first entries of every report."""
     try:
         gpu = call("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").strip()
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if all(it.isdigit() for it in seen):
+            gpu = "\n".join(line for at, line in enumerate(gpu.splitlines()) if str(at) in seen)
     except OSError:
         gpu = "none: the software GPU"
     return {

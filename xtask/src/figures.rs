@@ -1,6 +1,6 @@
 //! Task `figures`: the tables of docs/performance.md that come from `bench/results/` as they are: what programs of frameworks
-//! cost, what their checkpoints cost, and how many came back as they were. Each row is the newest run of its program. The rest
-//! of the page is written by hand.
+//! cost, what their checkpoints cost, and how many came back as they were. Each row is the newest run of its program on as
+//! many GPUs. The rest of the page is written by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,15 +31,22 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("graph", "PyTorch CUDA graph of 40 kernels"),
     ("nccl", "NCCL, one rank, all-reduce of 4 MiB"),
     ("ranks", "two ranks of torchrun, over gloo"),
-    (
-        "ddp",
-        "two ranks of torchrun on one GPU, over NCCL, peer memory",
-    ),
+    ("ddp", "two ranks of torchrun, over NCCL, peer memory"),
     ("ddp_shm", "the same, over host memory"),
     (
-        "fsdp",
-        "two ranks, FSDP of 0.9 billion parameters, over NCCL on one GPU",
+        "ddp_graph",
+        "two ranks, a CUDA graph of ten all-reduces over NCCL",
     ),
+    (
+        "fsdp",
+        "two ranks, FSDP of 0.9 billion parameters, over NCCL",
+    ),
+    (
+        "tensor",
+        "two ranks, tensor-parallel generation, 0.9 billion parameters",
+    ),
+    ("halves", "one process, half of a model on each of two GPUs"),
+    ("replicas", "one process, `DataParallel` on two GPUs"),
     ("jax", "JAX, training, a synchronisation each step"),
     ("cupy", "CuPy: product, FFT, solver"),
     ("triton", "Triton kernel of 1 Mi elements"),
@@ -117,7 +124,7 @@ fn steps(runs: &[Run]) -> Result<String> {
             let equal = found.get("equal").and_then(Value::as_bool);
             let row = format!(
                 "| {} | {} | {} | {} | {} | {} |",
-                PROGRAMS[place].1,
+                PROGRAMS[place.0].1,
                 time(native),
                 ratio(found, "median_ratio"),
                 ratio(found, "first_ratio"),
@@ -141,7 +148,7 @@ struct Cost {
 }
 
 fn checkpoints(runs: &[Run]) -> Result<String> {
-    let mut rows: BTreeMap<usize, (&Run, BTreeMap<&str, Cost>)> = BTreeMap::new();
+    let mut rows: BTreeMap<Place, (&Run, BTreeMap<&str, Cost>)> = BTreeMap::new();
     for run in runs {
         for found in list(&run.report, "checkpoints") {
             let place = place(run, found)?;
@@ -167,7 +174,7 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
         let images: usize = modes.values().map(|it| it.images).sum();
         format!(
             "| {} | {} | {} | {} | {} | {} | {:.2} s | {images} of {images} | {} |",
-            PROGRAMS[place].1,
+            PROGRAMS[place.0].1,
             mib(most(|it| it.device)),
             mib(most(|it| it.host)),
             stopped("cow"),
@@ -187,7 +194,7 @@ const MODES: [&str; 4] = ["cow", "snapshot", "recopy", "stop"];
 
 /// How many checkpoints of each program and mode were restored and gave an equal result: of `bench/moments.py`.
 fn moments(runs: &[Run]) -> Result<String> {
-    let mut rows: BTreeMap<usize, (&Run, BTreeMap<&str, String>)> = BTreeMap::new();
+    let mut rows: BTreeMap<Place, (&Run, BTreeMap<&str, String>)> = BTreeMap::new();
     for run in runs {
         for found in list(&run.report, "moments") {
             let equal = found.get("equal").and_then(Value::as_bool);
@@ -212,7 +219,7 @@ fn moments(runs: &[Run]) -> Result<String> {
         let gpu = gpu(run);
         format!(
             "| {} | {} | {gpu}, `{}` |",
-            PROGRAMS[place].1,
+            PROGRAMS[place.0].1,
             cells.join(" | "),
             run.file
         )
@@ -255,22 +262,35 @@ fn cost(found: &Value) -> Cost {
     }
 }
 
-fn place(run: &Run, found: &Value) -> Result<usize> {
+/// A row's place: the program's, and the number of GPUs that its machine had.
+type Place = (usize, usize);
+
+fn place(run: &Run, found: &Value) -> Result<Place> {
     let name = text(found, "program").unwrap_or_default();
     let known = PROGRAMS.iter().position(|(it, _)| *it == name);
-    known.with_context(|| {
+    let known = known.with_context(|| {
         format!(
             "`{}` has results of `{name}`, which has no row in xtask's figures",
             run.file
         )
-    })
+    })?;
+    Ok((known, gpus(run)))
 }
 
-/// The GPU for short.
-fn gpu(run: &Run) -> &'static str {
+/// How many GPUs it was.
+fn gpus(run: &Run) -> usize {
+    text(&run.report, "gpu").map_or(0, |it| it.lines().count())
+}
+
+/// The GPU for short, and how many.
+fn gpu(run: &Run) -> String {
     let named = |it: &&str| text(&run.report, "gpu").is_some_and(|gpu| gpu.contains(it));
     let known = ["H100", "H200"].into_iter().find(named);
-    known.unwrap_or("software GPU")
+    match (known, gpus(run)) {
+        (None, _) => "software GPU".to_owned(),
+        (Some(known), 0 | 1) => known.to_owned(),
+        (Some(known), many) => format!("{many} {known}"),
+    }
 }
 
 /// The GPU for short, the file as pages name it, and the revision.

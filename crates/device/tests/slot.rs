@@ -49,7 +49,9 @@ fn what_is_made_in_a_slot_lies_at_its_top_whatever_other_threads_have_left() {
     let turns = Arc::new(Barrier::new(7));
     let first = place(4);
     // Others have ended, and left stacks and arenas; or they take what there is.
-    (0..3).for_each(|_| drop(like_a_driver()));
+    for _ in 0..3 {
+        like_a_driver();
+    }
     // SAFETY: the piece is given back at once: such ones come from the heap from now on.
     unsafe { libc::free(std::hint::black_box(libc::malloc(16 << 20))) };
     assert_eq!(place(5), first);

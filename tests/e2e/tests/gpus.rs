@@ -159,3 +159,16 @@ fn a_process_sees_the_gpus_that_it_names_itself_after_pause_restore_and_on_other
     }
     scene.close()
 }
+
+#[test]
+fn a_process_that_names_no_gpu_is_told_that_there_is_none() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.tree().program(PROGRAM)?;
+    for (name, list) in [("none", "-1"), ("empty", ""), ("others", "7")] {
+        let variables = [MACHINE, (VISIBLE, list)];
+        let fermata = scene.fermata();
+        fermata.run_with(&variables, name, Device::Soft, &program, OPTIONS)?;
+        scene.wait_says(name, "cudaErrorNoDevice")?;
+    }
+    scene.close()
+}

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_UNKNOWN, CUresult,
+    CUDA_ERROR_NO_DEVICE, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY,
+    CUDA_ERROR_UNKNOWN, CUresult,
 };
-use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
+use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, Visible};
 
 use crate::agent;
 use crate::link;
-use crate::link::hello::{Control, NotWelcome, attach};
+use crate::link::hello::{Control, NotWelcome, attach, visible};
 use crate::link::wake;
 use crate::notice;
 use crate::object::devices::Devices;
@@ -36,6 +37,11 @@ pub fn begin() -> Result {
 }
 
 fn start() -> core::result::Result<Session, CUresult> {
+    let visible = visible();
+    if names_none(&visible) {
+        // As natively: a program that uses no GPU so needs no worker.
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
     let (Ok(path), Ok(token)) = (std::env::var(ENV_SOCKET), std::env::var(ENV_TOKEN)) else {
         return Err(CUDA_ERROR_SYSTEM_NOT_READY);
     };
@@ -51,9 +57,16 @@ fn start() -> core::result::Result<Session, CUresult> {
         link::install(ends).map_err(|error| error.to_string())?;
         Ok(control)
     };
-    let control = in_turn(connect).map_err(|reason| {
+    let control = in_turn(connect).map_err(|refusal| {
+        // A list may name devices that are not there: that is no fault of the system.
+        let is_listed = matches!(visible, Visible::Listed(_));
+        let no_device = is_listed && matches!(refusal, NotWelcome::NoDevice(_));
+        let reason = String::from(refusal);
         notice::write(&format!("the session could not begin: {reason}"));
-        CUDA_ERROR_SYSTEM_NOT_READY
+        match no_device {
+            true => CUDA_ERROR_NO_DEVICE,
+            false => CUDA_ERROR_SYSTEM_NOT_READY,
+        }
     })?;
     let nothing = |_: &str| ();
     let devices = link::ask_long(&Op::Devices, nothing, |body| match body {
@@ -78,18 +91,31 @@ fn start() -> core::result::Result<Session, CUresult> {
     Ok(Session::new(devices))
 }
 
+/// Whether a list begins with what names no device, so that nothing of it is seen.
+fn names_none(visible: &Visible) -> bool {
+    match visible {
+        Visible::All => false,
+        Visible::Listed(list) => {
+            let first = list.split(',').next().unwrap_or_default().trim();
+            first.is_empty() || first.starts_with('-')
+        }
+    }
+}
+
 /// Connects as soon as no checkpoint of the session is under way, and it is not paused. Between two attempts no connection is open, since CRIU
 /// cannot dump one.
 fn in_turn<T>(
     connect: impl Fn() -> core::result::Result<T, NotWelcome>,
-) -> core::result::Result<T, String> {
+) -> core::result::Result<T, NotWelcome> {
     let mut until = Instant::now() + TURN_TIME;
     loop {
         match connect() {
             Ok(connected) => return Ok(connected),
-            Err(NotWelcome::Because(reason)) => return Err(reason),
+            Err(refusal @ (NotWelcome::Because(_) | NotWelcome::NoDevice(_))) => {
+                return Err(refusal);
+            }
             Err(NotWelcome::Later) if Instant::now() > until => {
-                return Err("checkpoints of the session do not end".to_owned());
+                return Err("checkpoints of the session do not end".to_owned().into());
             }
             Err(NotWelcome::Later) => {}
             // It ends when its user says so.

@@ -10,13 +10,18 @@ use crate::agent::begin;
 use crate::api::tables;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
+use crate::object::session::session;
 
 driver_api! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        begin::begin()
+        begin::begin()?;
+        match session()?.devices.count() {
+            0 => Err(sys::CUDA_ERROR_NO_DEVICE),
+            _ => Ok(()),
+        }
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_abi::sys::driver::CUDA_ERROR_NO_DEVICE;
 use fermata_control::agent::{FromAgent, ToAgent, Visible};
 use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::Side;
@@ -24,6 +25,8 @@ pub enum NotWelcome {
     Paused,
     /// In words, for the notice file.
     Because(String),
+    /// There is no device for it, in words.
+    NoDevice(String),
 }
 
 impl From<String> for NotWelcome {
@@ -37,13 +40,13 @@ impl From<NotWelcome> for String {
         match refusal {
             NotWelcome::Later => "a checkpoint of the session is under way".to_owned(),
             NotWelcome::Paused => "the session is paused".to_owned(),
-            NotWelcome::Because(reason) => reason,
+            NotWelcome::Because(reason) | NotWelcome::NoDevice(reason) => reason,
         }
     }
 }
 
 /// The GPUs that this process is to see: the program may have set the variable itself.
-fn visible() -> Visible {
+pub fn visible() -> Visible {
     match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(list) => Visible::Listed(list.to_string_lossy().into_owned()),
         None => Visible::All,
@@ -82,7 +85,13 @@ pub fn attach(
             let reason = format!("the daemon speaks protocol {protocol}, this library {PROTOCOL}");
             return Err(reason.into());
         }
-        ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
+        ToAgent::Reject { status, reason } => {
+            let reason = format!("{REFUSED}: {reason}");
+            return Err(match status {
+                CUDA_ERROR_NO_DEVICE => NotWelcome::NoDevice(reason),
+                _ => NotWelcome::Because(reason),
+            });
+        }
         ToAgent::Later => return Err(NotWelcome::Later),
         ToAgent::Paused => return Err(NotWelcome::Paused),
         _ => {

@@ -22,6 +22,8 @@ use crate::worker::Variables;
 
 /// What NVIDIA's driver reads.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
+/// A list of no GPU: an empty setting of ours counts as not set.
+const NONE: &str = "-1";
 /// What a user sets for workers alone.
 const WORKERS: &str = "FERMATA_WORKER_CUDA_VISIBLE_DEVICES";
 /// What the software GPU reads.
@@ -106,7 +108,11 @@ fn at_their_places(chosen: &str, names: Option<&str>, list: &str) -> String {
     };
     let chosen = entries(chosen);
     let found = chosen.iter().map_while(|entry| list.get(place(entry)?));
-    found.cloned().collect::<Vec<_>>().join(",")
+    let found: Vec<_> = found.cloned().collect();
+    match found.is_empty() {
+        true => NONE.to_owned(),
+        false => found.join(","),
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +208,6 @@ mod tests {
         assert_eq!(to(&begun, listed("2, 3")), some("5,GPU-x"));
         assert_eq!(to(&begun, listed("3")), some("GPU-x"));
         // Of one that it did not have nothing is known.
-        assert_eq!(to(&begun, listed("0")), some(""));
+        assert_eq!(to(&begun, listed("0")), some("-1"));
     }
 }

@@ -227,11 +227,17 @@ class Journey:
         self.made.remove(image)
 
     def checkpoint(self, step):
+        """False if that was too late."""
         self.wait(rf"^step {step} ", f"step {step}")
         image = f"{self.session}-image"
         self.made.append(image)
         words = ["checkpoint", self.session, "-o", image, "--mode", self.mode, "--json"]
-        told = measure.document(self.daemon.fermata(*words, limit=self.limit))
+        try:
+            told = measure.document(self.daemon.fermata(*words, limit=self.limit))
+        except Exception:
+            if re.search(r"^digest ", self.log(), re.M):
+                return False  # it has come to its end meanwhile
+            raise
         self.daemon.told("kill", self.session)
         taken = size_of(self.daemon.images)
         self.times += 1
@@ -244,6 +250,7 @@ class Journey:
         self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told,
                           "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]}})
         self.forget(image)
+        return True
 
     def end(self):
         return self.wait(r"^digest (\S+)", "digest").group(1)
@@ -273,7 +280,8 @@ def interrupted(runner, name, mode, moments, straight, limit, swap):
     try:
         journey.start()
         for step in chosen:
-            journey.checkpoint(step)
+            if not journey.checkpoint(step):
+                break
         digest = journey.end()
         if digest != straight["digest"] and "repeats" not in straight:
             again = runner.native(name, runner.long, limit)["digest"]

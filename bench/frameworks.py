@@ -234,8 +234,8 @@ class Journey:
         words = ["checkpoint", self.session, "-o", image, "--mode", self.mode, "--json"]
         try:
             told = measure.document(self.daemon.fermata(*words, limit=self.limit))
-        except Exception:
-            if re.search(r"^digest ", self.log(), re.M):
+        except Exception as error:
+            if "has ended" in str(error) and re.search(r"^digest ", self.log(), re.M):
                 return False  # it has come to its end meanwhile
             raise
         self.daemon.told("kill", self.session)

@@ -9,7 +9,8 @@
 //!                          invalidated ── end ──► none, and no graph
 //! ```
 //!
-//! What must be joined when a capture ends, as the driver has it (580, measured):
+//! What must be joined when a capture ends, as the driver 580 has it (`bench/programs/captures.c`, run natively and under Fermata:
+//! `2026-11-25-h100x2-captures.json`):
 //!
 //! | a stream that is not the origin | the end |
 //! | --- | --- |
@@ -563,6 +564,20 @@ mod tests {
             }
         }
 
+        /// The origin has work, for which another stream has waited.
+        fn forked() -> Self {
+            let mut world = Self::capturing();
+            world.work(A);
+            world.captures.record(A.id, EVENT).unwrap();
+            world.captures.wait(B, EVENT, false).unwrap();
+            world
+        }
+
+        /// What comes of an end now.
+        fn end(&self) -> Result<GraphId, CaptureError> {
+            self.captures.clone().end(A.id, 7, &self.graph)
+        }
+
         fn work(&mut self, stream: StreamKey) -> NodeId {
             let info = self.captures.info(stream.id).unwrap();
             let after: Vec<_> = info
@@ -616,46 +631,35 @@ mod tests {
 
     #[test]
     fn what_a_program_sets_as_a_dependency_need_not_be_joined() {
-        let mut world = World::capturing();
-        world.work(A);
-        world.captures.record(A.id, EVENT).unwrap();
-        world.captures.wait(B, EVENT, false).unwrap();
+        let mut world = World::forked();
         // A node of its own behind the stream's, as NCCL records an event there.
         let own = world.graph.add(NodeKind::Empty, &[]).unwrap();
         world.captures.set_dependencies(B.id, &[own], true).unwrap();
         assert_eq!(world.captures.info(B.id).unwrap().dependencies, [own]);
-        let end = |world: &World| world.captures.clone().end(A.id, 7, &world.graph);
-        assert!(end(&world).is_ok());
+        assert!(world.end().is_ok());
         // What removes captured work from the stream takes the demand along; work behind what was set brings it back.
         world.work(B);
-        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+        assert_eq!(world.end(), Err(CaptureError::Unjoined));
         world.captures.set_dependencies(B.id, &[], true).unwrap();
-        assert!(end(&world).is_ok());
+        assert!(world.end().is_ok());
         world.work(B);
         world
             .captures
             .set_dependencies(B.id, &[own], false)
             .unwrap();
         assert_eq!(world.captures.info(B.id).unwrap().dependencies.len(), 2);
-        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+        assert_eq!(world.end(), Err(CaptureError::Unjoined));
     }
 
     #[test]
     fn what_a_stream_has_only_waited_for_need_not_be_joined() {
-        let end = |world: &World| world.captures.clone().end(A.id, 7, &world.graph);
-        let mut world = World::capturing();
-        world.work(A);
-        world.captures.record(A.id, EVENT).unwrap();
-        world.captures.wait(B, EVENT, false).unwrap();
+        let mut world = World::forked();
         let own = world.graph.add(NodeKind::Empty, &[]).unwrap();
         // The origin turns away from work of its own, which another stream has waited for.
         world.captures.set_dependencies(A.id, &[own], true).unwrap();
-        assert!(end(&world).is_ok());
+        assert!(world.end().is_ok());
 
-        let mut world = World::capturing();
-        world.work(A);
-        world.captures.record(A.id, EVENT).unwrap();
-        world.captures.wait(B, EVENT, false).unwrap();
+        let mut world = World::forked();
         world.work(B);
         world.captures.record(B.id, OTHER).unwrap();
         let third = StreamKey {
@@ -663,17 +667,14 @@ mod tests {
             ..B
         };
         world.captures.wait(third, OTHER, false).unwrap();
-        assert_eq!(end(&world), Err(CaptureError::Unjoined));
+        assert_eq!(world.end(), Err(CaptureError::Unjoined));
         world.captures.set_dependencies(B.id, &[], true).unwrap();
-        assert!(end(&world).is_ok());
+        assert!(world.end().is_ok());
     }
 
     #[test]
     fn a_forked_stream_may_be_destroyed_while_the_capture_goes_on() {
-        let mut world = World::capturing();
-        world.work(A);
-        world.captures.record(A.id, EVENT).unwrap();
-        world.captures.wait(B, EVENT, false).unwrap();
+        let mut world = World::forked();
         world.work(B);
         let mut lost = world.captures.clone();
         lost.remove_stream(B.id);

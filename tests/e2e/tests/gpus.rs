@@ -54,24 +54,34 @@ fn check_sees(scene: &Scene, name: &str, list: &str) -> Result<()> {
     Ok(())
 }
 
+/// Restores image `image` as session `moved`, onto these GPUs of the machine.
+fn move_onto(scene: &Scene, list: &str) -> Result<()> {
+    let path = scene.fermata().image("image");
+    let path = path.to_str().unwrap_or_default();
+    let words = [
+        "restore", path, "--detach", "--name", "moved", "--gpus", list,
+    ];
+    let restored = scene.fermata().call(&words)?;
+    restored.success("fermata restore --gpus")?;
+    Ok(())
+}
+
+/// Restores an image as session `name`, whose worker must see these GPUs.
+fn comes_back_onto(scene: &Scene, image: &str, name: &str, list: &str) -> Result<()> {
+    scene.try_restore(image, name)?.success("fermata restore")?;
+    check_sees(scene, name, list)
+}
+
 #[test]
 fn a_program_comes_back_onto_the_gpus_that_are_named_and_stays_there() -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     image(&scene, "0,1")?;
-    let path = fermata.image("image");
-    let path = path.to_str().unwrap_or_default();
-    let words = [
-        "restore", path, "--detach", "--name", "moved", "--gpus", "2,0",
-    ];
-    fermata.call(&words)?.success("fermata restore --gpus")?;
+    move_onto(&scene, "2,0")?;
     check_sees(&scene, "moved", "2,0")?;
     // An image of it is one of these GPUs.
     fermata.checkpoint("moved", "second", Mode::Stop)?;
-    scene
-        .try_restore("second", "again")?
-        .success("fermata restore")?;
-    check_sees(&scene, "again", "2,0")?;
+    comes_back_onto(&scene, "second", "again", "2,0")?;
     scene.let_go()?;
     let straight = scene.straight(PROGRAM, OPTIONS)?;
     for name in ["moved", "again"] {
@@ -111,10 +121,7 @@ fn a_session_sees_the_gpus_that_its_user_names() -> Result<()> {
     start(&scene, (VISIBLE, "2,1"), "")?;
     check_sees(&scene, "one", "2,1")?;
     fermata.checkpoint("one", "image", Mode::Snapshot)?;
-    scene
-        .try_restore("image", "again")?
-        .success("fermata restore")?;
-    check_sees(&scene, "again", "2,1")?;
+    comes_back_onto(&scene, "image", "again", "2,1")?;
     scene.let_go()?;
     let straight = scene.straight(PROGRAM, OPTIONS)?;
     for name in ["one", "again"] {
@@ -135,23 +142,12 @@ fn a_process_sees_the_gpus_that_it_names_itself_after_pause_restore_and_on_other
     check_sees(&scene, "one", "1")?;
     fermata.checkpoint("one", "image", Mode::Cow)?;
     fermata.kill("one")?;
-    scene
-        .try_restore("image", "again")?
-        .success("fermata restore")?;
-    check_sees(&scene, "again", "1")?;
+    comes_back_onto(&scene, "image", "again", "1")?;
     // What the program calls 2 and 1 are 0 and 2 then.
-    let path = fermata.image("image");
-    let path = path.to_str().unwrap_or_default();
-    let words = [
-        "restore", path, "--detach", "--name", "moved", "--gpus", "0,2",
-    ];
-    fermata.call(&words)?.success("fermata restore --gpus")?;
+    move_onto(&scene, "0,2")?;
     check_sees(&scene, "moved", "2")?;
     fermata.checkpoint("moved", "second", Mode::Stop)?;
-    scene
-        .try_restore("second", "third")?
-        .success("fermata restore")?;
-    check_sees(&scene, "third", "2")?;
+    comes_back_onto(&scene, "second", "third", "2")?;
     scene.let_go()?;
     let straight = scene.straight(PROGRAM, OPTIONS)?;
     for name in ["again", "moved", "third"] {

@@ -2,7 +2,7 @@
 
     bench/frameworks.py REPORT.json [--only NAME,...] [--checkpoints NAME,...] [--modes MODE,...] [--moments N]
                         [--turns N] [--seconds S] [--no-rates] [--tier GIB] [--limit SECONDS]
-                        [--device gpu|soft] [--swap] [--list]
+                        [--device gpu|soft] [--swap] [--warm] [--list]
 
 For each program: whether its result equals the native one bit for bit (where two native runs agree), the time to its
 first result, the median of a step, with their ratios, and its launches a second, which a run under Fermata counts
@@ -190,8 +190,9 @@ def summary(told):
 class Journey:
     """One run of a program that is checkpointed, killed and restored several times."""
 
-    def __init__(self, runner, name, mode, limit, swap):
-        self.runner, self.daemon, self.name, self.mode, self.swap = runner, runner.daemon, name, mode, swap
+    def __init__(self, runner, name, mode, limit, given):
+        self.runner, self.daemon, self.name, self.mode = runner, runner.daemon, name, mode
+        self.swap, self.warm = given.swap, given.warm
         self.limit, self.times, self.made = limit, 0, []
         self.session, self.done = f"{name}-{mode}-0", []
 
@@ -242,8 +243,10 @@ class Journey:
         taken = size_of(self.daemon.images)
         self.times += 1
         self.session = f"{self.name}-{self.mode}-{self.times}"
-        begun = time.time()
         gpus = ["--gpus", "1,0" if self.times % 2 else "0,1"] if self.swap else []
+        if self.warm:
+            self.daemon.fermata("images", "warm", image, *gpus)
+        begun = time.time()
         words = ["restore", image, "--detach", "--name", self.session, "--json", *gpus]
         back = measure.document(self.daemon.fermata(*words, limit=self.limit))
         restored = time.time() - begun
@@ -269,13 +272,13 @@ class Journey:
             self.daemon.told("images", "rm", image)
 
 
-def interrupted(runner, name, mode, moments, straight, limit, swap):
+def interrupted(runner, name, mode, straight, limit, given):
     """Checkpointed at random steps of one run, killed and restored each time."""
     steps = runner.steps(name, runner.long)
     every = max(1, steps // 200)
     printed = range(every, steps * 3 // 4, every)
-    chosen = sorted(random.sample(printed, min(moments, len(printed))))
-    journey = Journey(runner, name, mode, limit, swap)
+    chosen = sorted(random.sample(printed, min(given.moments, len(printed))))
+    journey = Journey(runner, name, mode, limit, given)
     failed = None
     try:
         journey.start()
@@ -291,7 +294,7 @@ def interrupted(runner, name, mode, moments, straight, limit, swap):
     finally:
         journey.close()
     found = {
-        "program": name, "mode": mode, "swapped": swap, "steps": chosen, "restored": len(journey.done), "failed": failed,
+        "program": name, "mode": mode, "swapped": given.swap, "warm": given.warm, "steps": chosen, "restored": len(journey.done), "failed": failed,
         "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
         "checkpoints": journey.done,
     }
@@ -326,6 +329,7 @@ def arguments():
     known.add_argument("--limit", type=float, default=540)
     known.add_argument("--device", default="gpu", choices=("gpu", "soft"))
     known.add_argument("--swap", action="store_true", help="every second restore has the two GPUs in the other order")
+    known.add_argument("--warm", action="store_true", help="before each restore, workers load the image's modules")
     known.add_argument("--seed", type=int, default=7)
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-frameworks"))
     known.add_argument("--list", action="store_true", help="names the programs")
@@ -371,7 +375,7 @@ def main():
                 def act(limit):
                     if name not in straight:
                         straight[name] = runner.straight(name, min(limit, 200))
-                    return interrupted(runner, name, mode, given.moments, straight[name], min(limit, 120), given.swap)
+                    return interrupted(runner, name, mode, straight[name], min(limit, 120), given)
                 part(f"{name}, {mode}", max(40, SLOW.get(name, 0)) + 4 * given.moments, report["checkpoints"], act)
         for name in given.only:
             needs = max(20, SLOW.get(name, 0)) * given.turns

@@ -1,16 +1,17 @@
 """How soon instances of one image are at work, and what device memory each takes, where equal memory is there once.
 
-    bench/share.py REPORT.json [--gib 16] [--instances 4] [--buffers 160] [--off] [--device gpu|soft]
-    bench/share.py REPORT.json --billions 0.9|3|13 [--instances 4] [--off] [--tally]
+    bench/share.py REPORT.json [--gib 16] [--instances 4] [--buffers 160] [--off] [--warm] [--device gpu|soft]
+    bench/share.py REPORT.json --billions 0.9|3|13 [--instances 4] [--off] [--warm] [--tally]
 
 `served` holds N GiB of weights that it only reads; `frameworks/tokens.py` is a PyTorch language model, whose libraries carry machine
-code alone: an instance runs for some seconds first, and is ended, so that it is known which blocks such kernels leave as they were. The
-program's image is restored so often, one instance after another, each beside those
-before it; all go on reading. For each: seconds from the command to its first kernel done and to its first pass over all
-weights, until all data was there, what of it other instances had already, and what the device had used before and after: the first token
-of a language model is its first kernel here, the first eight are its first pass. `--off`: each
-instance has its own (no `FERMATA_COMMON_MEMORY`). `--tally`: for each also what its worker has spent the most time on (FERMATA_TALLY). At the end each proves its bytes. Images are in memory, so host memory for
-the data is needed.
+code alone: an instance runs for some seconds first, and is ended, so that it is known which blocks such kernels leave as they were.
+The program's image is restored so often, one instance after another, each beside those before it; all go on reading. For each:
+seconds from the command to its first kernel done and to its first pass over all weights, until all data was there, what of it other
+instances had already, and what the device had used before and after: the first token of a language model is its first kernel here,
+the first eight are its first pass. At the end each proves its bytes. Images are in memory, so host memory for the data is needed.
+
+`--off`: each instance has its own (no `FERMATA_COMMON_MEMORY`). `--warm`: a worker that has loaded the image's modules waits for each
+instance; what the device has used before counts it. `--tally`: what each worker has spent the most time on, too (FERMATA_TALLY).
 """
 
 import argparse
@@ -98,6 +99,7 @@ def main():
     arguments.add_argument("--billions", choices=["tiny", "0.9", "3", "13"])
     arguments.add_argument("--tally", action="store_true")
     arguments.add_argument("--off", action="store_true")
+    arguments.add_argument("--warm", action="store_true")
     arguments.add_argument("--device", choices=["gpu", "soft"], default="gpu")
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-share"))
     arguments = arguments.parse_args()
@@ -122,7 +124,8 @@ def main():
         wait_for(lambda: daemon.tier()[0] >= gib * (1 << 30), "the memory tier")
     daemon.fermata("checkpoint", "source", "--mode", "stop", "--then", "stop", "-o", "image")
     go.touch()
-    report = {**facts(), "program": [pathlib.Path(it).name for it in program], "gib": gib, "common": not arguments.off, "instances": []}
+    report = {**facts(), "program": [pathlib.Path(it).name for it in program], "gib": gib, "common": not arguments.off,
+              "warm": arguments.warm, "instances": []}
     if arguments.billions and not arguments.off:
         report["shown"] = restored(daemon, "shown", arguments.device)
         if arguments.tally:
@@ -133,6 +136,8 @@ def main():
     names = [f"instance-{n + 1}" for n in range(arguments.instances)]
     for name in names:
         time.sleep(REST if arguments.device == "gpu" else 0)
+        if arguments.warm:
+            daemon.fermata("images", "warm", "image")
         one = restored(daemon, name, arguments.device)
         if arguments.tally:
             one["spent"] = spent(tally, daemon, name)

@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::memory::HostMemory;
+use crate::text::Text;
 use crate::worker::Device;
 
 /// The pool of workers that wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpareWorkers {
-    /// How many of a kind are kept (`FERMATA_SPARE_WORKERS`).
+    /// How many of a kind are kept (`FERMATA_SPARE_WORKERS`), those apart that wait for an image.
     pub most: u64,
     /// Seconds that one may wait for a session (`FERMATA_SPARE_IDLE`); none for ever.
     pub idle_seconds: Option<u64>,
@@ -20,11 +21,17 @@ pub struct SpareWorkers {
     pub kinds: Vec<SpareKind>,
 }
 
-/// Workers of a kind: of one driver, with the same variables.
+/// Workers of a kind: of one driver, with the same variables, and for the same image if for one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpareKind {
     /// Whether the driver is softgpu.
     pub soft: bool,
+    /// The image for whose restore they wait, with its modules loaded; none if any session may have them.
+    #[serde(default)]
+    pub image: Option<Text>,
+    /// How many are kept.
+    #[serde(default)]
+    pub most: u64,
     /// The device on which they have a context; none while no worker waits.
     pub device: Option<Device>,
     /// Those that wait for a session, the oldest first.

@@ -101,10 +101,16 @@ pub enum Verb {
         /// The session's name.
         name: String,
     },
-    /// Keep an image of a disk in memory [`FromDaemon::Warmed`].
+    /// Make ready for an image's next restore [`FromDaemon::Warmed`].
     Warm {
         /// As [`Checkpoint::output`].
         image: Text,
+        /// As [`Restore::trust_owner`].
+        #[serde(default)]
+        trust_owner: bool,
+        /// As [`Restore::gpus`].
+        #[serde(default)]
+        gpus: Option<String>,
     },
     /// What this host, or one session, can and cannot do [`FromDaemon::Report`].
     Doctor {
@@ -555,7 +561,7 @@ pub struct Resumed {
     pub phases: Vec<Phase>,
 }
 
-/// How much of an image is in the cache.
+/// What is ready for an image's next restore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmed {
     /// The image's folder.
@@ -567,8 +573,12 @@ pub struct Warmed {
     pub bytes: u64,
     /// Of these, bytes of packs in the cache.
     pub cached: u64,
-    /// The cache itself.
-    pub cache: Cache,
+    /// The cache itself; none if the daemon keeps none.
+    pub cache: Option<Cache>,
+    /// Workers that wait for its restore with its modules loaded.
+    pub workers: u32,
+    /// How many are kept.
+    pub workers_wanted: u32,
 }
 
 /// Outcome of a check.

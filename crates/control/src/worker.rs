@@ -6,6 +6,8 @@
 //!     │ ◄───────────────────────────── Ready│
 //!     │ (Warm ────────────────────────────► │  workers that wait: staging buffers, made beside
 //!     │ (◄────────────────────────── Warming │
+//!     │ (Preload ─────────────────────────► │  workers that wait for an image: its contexts, modules and kernels
+//!     │ (◄──────────────────────── Preloaded │
 //!     │ (Keep ────────────────────────────► │  where a registered memory tier is kept; any time)
 //!     │ (◄──────────────────────────── Kept │)
 //!     │ Share ────────────────────────────► │  where the session's other workers are; again before a checkpoint
@@ -66,6 +68,18 @@ pub enum ToWorker {
     },
     /// Make ready beside, while no program is there, what the first checkpoint needs.
     Warm,
+    /// Do ahead what a Load of an image begins with, in a worker that has served no program; only a Load of that image may follow.
+    /// May come with the memory of the ring, as Load may, which then comes with the same.
+    Preload {
+        /// The chunk store's folder.
+        #[serde(with = "crate::text::path")]
+        store: PathBuf,
+        /// The image folder.
+        #[serde(with = "crate::text::path")]
+        image: PathBuf,
+        /// What the image's files must be.
+        digests: ImageDigests,
+    },
     /// Keep the packs of a store in memory, and copies of packs of other stores, mapped and registered, behind
     /// everything else; loads take what they can from the copies. Asked again it only answers.
     Keep {
@@ -176,6 +190,8 @@ pub enum FromWorker {
     Kept(Tier),
     /// It does.
     Warming,
+    /// Answer to Preload.
+    Preloaded,
     /// The ring is served.
     Attached,
     /// Answer to Hold.

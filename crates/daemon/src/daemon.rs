@@ -96,7 +96,7 @@ impl Daemon {
             .collect();
         let variables = worker::variables(own.iter().map(|(n, v)| (n.as_str(), v.clone())));
         if let Ok(driver) = Driver::find(DeviceChoice::Auto, &daemon.paths.home) {
-            daemon.pool.refill(driver, variables);
+            daemon.pool.refill(&driver, &variables);
         }
         daemon
     }

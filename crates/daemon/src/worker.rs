@@ -435,6 +435,7 @@ fn name(message: &ToWorker) -> &'static str {
     match message {
         ToWorker::Open { .. } => "Open",
         ToWorker::Warm => "Warm",
+        ToWorker::Preload { .. } => "Preload",
         ToWorker::Keep { .. } => "Keep",
         ToWorker::Attach => "Attach",
         ToWorker::Hold(_) => "Hold",

@@ -163,6 +163,7 @@ functions! {
         cuCtxDisablePeerAccess(peer: CUcontext);
         cuModuleUnload(module: CUmodule);
         cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+        cuFuncLoad(function: CUfunction);
         cuMemAddressFree(address: CUdeviceptr, size: usize);
         cuMemRelease(memory: CUmemGenericAllocationHandle);
         cuMemMap(address: CUdeviceptr, size: usize, offset: usize, memory: CUmemGenericAllocationHandle, flags: u64);

@@ -143,6 +143,14 @@ impl Driver {
         Ok(FunctionHandle::from_raw(function))
     }
 
+    /// Brings a kernel's code to its device now, which otherwise its first launch does.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn load_function(&self, function: FunctionHandle) -> Result<()> {
+        self.f.cuFuncLoad(function.raw())
+    }
+
     /// Finds a device variable: address and size.
     ///
     /// # Errors

@@ -21,6 +21,14 @@ impl Steps {
         }
     }
 
+    /// Does `work`, a step.
+    pub fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let from = Instant::now();
+        let done = work();
+        self.add(name, from, 0);
+        done
+    }
+
     /// A step that has ended now.
     pub fn add(&mut self, name: &'static str, from: Instant, bytes: u64) {
         self.until(name, from, Some(&Instant::now()), bytes);

@@ -128,13 +128,15 @@ pub enum Restore {
     Eager,
     /// As soon as its process is there; until everything is, kernels check what they touch.
     Checked,
+    /// As soon as its process is there, in workers that have loaded the image's modules ahead.
+    Warm,
 }
 
 impl Restore {
     /// Options of `fermata restore`.
     pub fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Concurrent => &[],
+            Self::Concurrent | Self::Warm => &[],
             Self::Eager => &["--eager"],
             Self::Checked => &["--validate", "ptx"],
         }

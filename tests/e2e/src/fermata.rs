@@ -263,6 +263,9 @@ impl<'a> Fermata<'a> {
         device: Device,
         how: Restore,
     ) -> Result<Finished> {
+        if how == Restore::Warm {
+            self.warm(image)?;
+        }
         let path = self.image(image);
         let tail = ["--name", name, "--device", device.name(), "--detach"].map(OsStr::new);
         let all: Vec<&OsStr> = [OsStr::new("restore"), path.as_os_str()]
@@ -271,6 +274,21 @@ impl<'a> Fermata<'a> {
             .chain(how.options().iter().map(OsStr::new))
             .collect();
         self.call(&all)?.success("fermata restore")
+    }
+
+    /// Has workers wait for `image`, one for each of its processes that use CUDA.
+    ///
+    /// # Errors
+    /// When the tool refuses, or one of them is not ready.
+    pub fn warm(&self, image: &str) -> Result<()> {
+        let path = self.image(image);
+        let verb = ["images", "warm", "--json"].map(OsStr::new);
+        let told = self.call(&[&verb[..], &[path.as_os_str()]].concat())?;
+        let told: serde_json::Value =
+            serde_json::from_str(&told.success("fermata images warm")?.stdout)?;
+        let [ready, wanted] = ["workers", "workers_wanted"].map(|it| told[it].as_u64());
+        ensure!(ready.is_some() && ready == wanted, "{told}");
+        Ok(())
     }
 
     /// Where image `name` lies.

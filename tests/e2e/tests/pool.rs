@@ -1,11 +1,13 @@
-//! Workers that wait for sessions: `fermata ps --pool`, their limits, and what becomes of one that ends by itself.
+//! Workers that wait for sessions: `fermata ps --pool`, their limits, what becomes of one that ends by itself, and those that have
+//! loaded an image ahead.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::Device;
 use fermata_e2e::processes::{self, Process};
-use fermata_e2e::scene::{Scene, Which, kill_nine, wait_gone, wait_until};
+use fermata_e2e::scene::{SHORT, Scene, Which, kill_nine, wait_gone, wait_until};
 use serde_json::Value;
 
 /// The pool.
@@ -15,10 +17,20 @@ fn pool(scene: &Scene) -> Result<Value> {
     Ok(told["pool"].clone())
 }
 
-/// The numbers of the software GPU's workers that wait.
+/// The numbers of the software GPU's workers that wait for any program.
 fn ready(pool: &Value) -> Result<Vec<i32>> {
+    numbers(pool, |it| it["image"].is_null())
+}
+
+/// The numbers of those that wait for a restore of `image`.
+fn ready_for(pool: &Value, image: &Path) -> Result<Vec<i32>> {
+    let image = image.to_str().context("image path")?;
+    numbers(pool, |it| it["image"] == image)
+}
+
+fn numbers(pool: &Value, which: impl Fn(&Value) -> bool) -> Result<Vec<i32>> {
     let kinds = pool["kinds"].as_array().context("kinds")?;
-    let soft = kinds.iter().filter(|it| it["soft"] == true);
+    let soft = kinds.iter().filter(|it| it["soft"] == true && which(it));
     let workers = soft.flat_map(|it| it["ready"].as_array().into_iter().flatten());
     workers
         .map(|it| Ok(i32::try_from(it["pid"].as_i64().context("pid")?)?))
@@ -184,5 +196,36 @@ fn a_session_that_comes_while_the_pool_is_filled_gets_the_worker_that_is_being_m
     ensure!(failed == 0 && number(&pool(&scene)?, "failed")? == 0);
     scene.fermata().kill("second")?;
     scene.fermata().kill("third")?;
+    scene.close()
+}
+
+#[test]
+fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next() -> Result<()> {
+    let scene = Scene::new()?;
+    let straight = scene.straight("heat2d", SHORT)?;
+    scene.make_held_image("image")?;
+    let image = scene.fermata().image("image");
+    scene.fermata().warm("image")?;
+    let mut before = ready_for(&pool(&scene)?, &image)?;
+    let table = scene.fermata().call(&["ps", "--pool"])?;
+    let table = table.success("fermata ps --pool")?.stdout;
+    ensure!(table.contains("  image  "), "{table}");
+    for name in ["first", "second"] {
+        ensure!(before.len() == 1, "one waits: {before:?}");
+        scene.fermata().restore("image", name, Device::Soft)?;
+        let worker = scene.process(name, Which::Worker)?;
+        ensure!(before == [worker.pid], "{before:?}, and {worker:?} serves");
+        wait_until("the next one waits", || {
+            before = ready_for(&pool(&scene)?, &image)?;
+            Ok(before.len() == 1)
+        })?;
+    }
+    scene.let_go()?;
+    for name in ["first", "second"] {
+        scene.check_ends_as(name, &straight)?;
+    }
+    // A program that is started gets another one.
+    run(&scene, "third")?;
+    ensure!(ready_for(&pool(&scene)?, &image)? == before);
     scene.close()
 }

@@ -162,6 +162,13 @@ pub const SETTINGS: &[Setting] = &[
         "1",
     ),
     setting(
+        "FERMATA_SPARE_PRELOADED",
+        Daemon,
+        Count(64),
+        "workers that are started ahead for each process (the first four) of an image that was restored, with the process's modules loaded; 0: none",
+        "1",
+    ),
+    setting(
         "FERMATA_SPARE_IDLE",
         Daemon,
         Count(604_800),

@@ -219,7 +219,7 @@ fn first(
                 warn!(session = %session.name, "{}", failure.message);
                 worker.end();
             }
-            daemon.pool.refill(worker.driver.clone(), variables);
+            daemon.pool.refill(&worker.driver, &variables);
             Ok(())
         }
         Err(failure) => {

@@ -188,7 +188,9 @@ impl ImageCache {
             in_memory: is_memory(store.dir()),
             bytes,
             cached,
-            cache: self.status(),
+            cache: Some(self.status()),
+            workers: 0,
+            workers_wanted: 0,
         })
     }
 

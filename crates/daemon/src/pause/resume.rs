@@ -171,7 +171,7 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             let driver = session.lock().workers().first().map(|it| it.driver.clone());
             if let Some(driver) = driver {
                 let variables = session.variables_of_first(driver.soft);
-                daemon.pool.refill(driver, variables);
+                daemon.pool.refill(&driver, &variables);
             }
             if let Some(tier) = &daemon.tier {
                 tier.refill();
@@ -279,7 +279,7 @@ impl Return<'_> {
             .session
             .variables_of_process(driver.soft, visible.as_ref());
         let pool = &self.daemon.pool;
-        let worker = pool.take_for(driver, &variables, part.kernels_first)?;
+        let worker = pool.take_for(driver, &variables, part.kernels_first, None)?;
         // The next daemon ends it, if this one does not come to it.
         self.session.loads(worker.process);
         let request = ToWorker::Load {

@@ -1,17 +1,20 @@
 //! The thread that keeps the pool as its limits say, and those in which workers are made and ended: a driver takes its time
 //! for both.
 
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use fermata_control::worker::ToWorker;
+use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_store::moments;
 use tracing::{info, warn};
 
 use super::ending::end_beside;
-use super::{Kind, Pool};
+use super::{Kind, Pool, Preload};
+use crate::failure::Result;
 use crate::proc::ProcessId;
-use crate::worker::{STEP_TIME, Worker};
+use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// Keeps `pool` until it is closed. Without a thread there are no spare workers; each session starts its own.
 pub fn look_after(pool: &Arc<Pool>) {
@@ -70,6 +73,12 @@ fn make(pool: &Arc<Pool>, kind: &Kind) {
             // A session that waits for it does not wait for that.
             if !pool.shelf.lock().is_awaited(kind) {
                 warm(pool, &worker);
+                if let Some(image) = &kind.image
+                    && let Err(failure) = preload(&worker, image)
+                {
+                    worker.end();
+                    return unfit(pool, kind, &image.image, &failure.message);
+                }
             }
             put(pool, kind, &worker);
         }
@@ -84,6 +93,13 @@ fn failed(pool: &Pool, kind: &Kind, why: &str) {
         "no spare worker: {why}; the next one is made in {} s",
         pause.as_secs()
     );
+}
+
+/// The image cannot be loaded ahead: its restore says why. None is made before the next one.
+fn unfit(pool: &Pool, kind: &Kind, image: &Path, why: &str) {
+    pool.shelf.lock().unfit(kind);
+    pool.changed.notify_all();
+    warn!("no worker waits for the image `{}`: {why}", image.display());
 }
 
 /// From here on a session can have it.
@@ -120,6 +136,22 @@ fn lost(pool: &Weak<Pool>, process: ProcessId, reason: &str) {
         process.pid,
         pause.as_secs()
     );
+}
+
+/// The part of an image is loaded ahead, as far as it takes no memory of its program.
+fn preload(worker: &Worker, image: &Preload) -> Result<()> {
+    let request = ToWorker::Preload {
+        store: image.store.clone(),
+        image: image.part.clone(),
+        digests: image.digests.clone(),
+    };
+    let ring = worker.ring().ok();
+    let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
+    let answer = worker.request(&request, &ring, STALL_TIME, &mut |_, _| {})?;
+    match answer {
+        FromWorker::Preloaded => Ok(()),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// What its first checkpoint needs is made while it waits; the memory tier brings that along.

@@ -1,4 +1,4 @@
-//! Workers made ahead, so that a session does not wait for a driver to start.
+//! Workers made ahead, so that a session does not wait for a driver to start, or a restore for it to load modules.
 //!
 //! `shelf` says what is kept and what is to be made, `keeper` makes and ends it, `show` tells of it. A worker of the pool is
 //! given to one session and never comes back; one that ends while it waits is replaced, and no other notices.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::settings;
+use fermata_control::worker::ImageDigests;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
@@ -26,11 +27,15 @@ use crate::worker::{self, OPEN_TIME, Variables, Worker};
 
 /// How many workers of a kind are kept, if no setting says so.
 const USUAL: usize = 1;
+/// How many are kept for each process of an image, if no setting says so.
+const USUAL_PRELOADED: usize = 1;
+/// Of an image with more processes so many have workers that wait.
+const MOST_PARTS: usize = 4;
 /// How long one waits, if no setting says so.
 const USUAL_IDLE: u64 = 3600;
 
-/// The pool: per driver and set of variables up to `FERMATA_SPARE_WORKERS` waiting workers, each for `FERMATA_SPARE_IDLE`
-/// seconds at most.
+/// The pool: per driver and set of variables up to `FERMATA_SPARE_WORKERS` waiting workers, and for each process of an image up to
+/// `FERMATA_SPARE_PRELOADED`, each for `FERMATA_SPARE_IDLE` seconds at most.
 pub struct Pool {
     home: PathBuf,
     worker_log: PathBuf,
@@ -45,16 +50,35 @@ pub struct Pool {
 struct Kind {
     driver: Driver,
     variables: Variables,
+    /// What it has loaded ahead.
+    image: Option<Preload>,
+}
+
+/// The part of an image that a process takes, whose modules a worker may load ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preload {
+    /// The image itself.
+    pub image: PathBuf,
+    /// The folder of the part.
+    pub part: PathBuf,
+    /// Its chunk store's folder.
+    pub store: PathBuf,
+    /// What the part's files are.
+    pub digests: ImageDigests,
 }
 
 impl Pool {
     /// An empty pool of the installation at `home`; [`refill`](Pool::refill) needs the thread that looks after it.
     pub fn new(home: &Path, worker_log: PathBuf, tier: Option<Arc<MemoryTier>>) -> Arc<Self> {
         let number = |name| settings::number(name).ok().flatten();
-        let most = number("FERMATA_SPARE_WORKERS").and_then(|most| usize::try_from(most).ok());
+        let many = |name, usual| {
+            let many = number(name).and_then(|many| usize::try_from(many).ok());
+            many.unwrap_or(usual)
+        };
         let idle = number("FERMATA_SPARE_IDLE").unwrap_or(USUAL_IDLE);
         let limits = Limits {
-            most: most.unwrap_or(USUAL),
+            most: many("FERMATA_SPARE_WORKERS", USUAL),
+            preloaded: many("FERMATA_SPARE_PRELOADED", USUAL_PRELOADED),
             idle: (idle > 0).then(|| Duration::from_secs(idle)),
         };
         Arc::new(Self {
@@ -72,17 +96,15 @@ impl Pool {
     /// # Errors
     /// It cannot be started.
     pub fn take(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
-        let kind = Kind {
-            driver: driver.clone(),
-            variables: variables.clone(),
-        };
+        let kind = Kind::plain(driver, variables);
         match self.take_spare(&kind) {
             Some(worker) => Ok(worker),
             None => self.start(&kind, true),
         }
     }
 
-    /// A worker for an image: one that loads our kernels when those of the session did.
+    /// A worker for an image: one that loads our kernels when those of the session did, and has loaded `image` ahead if there
+    /// is one.
     ///
     /// # Errors
     /// It cannot be started.
@@ -91,24 +113,66 @@ impl Pool {
         driver: &Driver,
         variables: &Variables,
         kernels_first: bool,
+        image: Option<&Preload>,
     ) -> Result<Arc<Worker>> {
-        // Softgpu places variables by their module alone.
-        if kernels_first || driver.soft {
-            return self.take(driver, variables);
+        let plain = Kind::plain(driver, variables);
+        if !may_wait(driver, kernels_first) {
+            return self.start(&plain, false);
         }
-        let kind = Kind {
-            driver: driver.clone(),
-            variables: variables.clone(),
-        };
-        self.start(&kind, false)
+        let preloaded = image.map(|image| plain.with(image));
+        match preloaded.and_then(|it| self.take_spare(&it)) {
+            Some(worker) => Ok(worker),
+            None => self.take(driver, variables),
+        }
     }
 
     /// Fills the pool up with workers of this kind, in the background.
-    pub fn refill(&self, driver: Driver, variables: Variables) {
-        let kind = Kind { driver, variables };
-        let given_up = self.shelf.lock().want(&kind);
+    pub fn refill(&self, driver: &Driver, variables: &Variables) {
+        self.refill_for(driver, variables, Vec::new());
+    }
+
+    /// As [`Pool::refill`], and with such as wait for the parts of an image, each with its variables.
+    pub fn refill_for(
+        &self,
+        driver: &Driver,
+        variables: &Variables,
+        parts: Vec<(Variables, Preload)>,
+    ) {
+        let given_up = {
+            let mut shelf = self.shelf.lock();
+            let Limits {
+                most, preloaded, ..
+            } = shelf.limits();
+            let parts = parts.into_iter().take(MOST_PARTS);
+            let parts = parts.filter(|_| preloaded > 0);
+            let parts = parts.map(|(variables, image)| {
+                (Kind::plain(driver, &variables).with(&image), preloaded)
+            });
+            let plain = (Kind::plain(driver, variables), most);
+            shelf.want(std::iter::once(plain).chain(parts))
+        };
         self.changed.notify_all();
         ending::end_beside(given_up);
+    }
+
+    /// Waits until as many workers wait for `image` as are kept, or none more is being made: how many do, and how many are kept.
+    pub fn await_ready(&self, image: &Path) -> [u32; 2] {
+        let until = Instant::now() + OPEN_TIME;
+        let mut shelf = self.shelf.lock();
+        loop {
+            let kinds = shelf.kinds().iter();
+            let of_image =
+                kinds.filter(|it| it.key.image.as_ref().is_some_and(|it| it.image == image));
+            let (mut ready, mut kept, mut coming) = (0, 0, false);
+            for kind in of_image {
+                (ready, kept) = (ready + kind.ready.len(), kept + kind.most);
+                coming |= kind.is_coming();
+            }
+            let late = coming && self.changed.wait_until(&mut shelf, until).timed_out();
+            if late || !coming {
+                return [ready, kept].map(|many| u32::try_from(many).unwrap_or(u32::MAX));
+            }
+        }
     }
 
     /// How many workers wait.
@@ -174,4 +238,29 @@ impl Pool {
         }
         Ok(worker)
     }
+}
+
+impl Kind {
+    /// Of workers that may serve any program.
+    fn plain(driver: &Driver, variables: &Variables) -> Self {
+        Self {
+            driver: driver.clone(),
+            variables: variables.clone(),
+            image: None,
+        }
+    }
+
+    /// Of those that have loaded `image` ahead.
+    fn with(&self, image: &Preload) -> Self {
+        Self {
+            image: Some(image.clone()),
+            ..self.clone()
+        }
+    }
+}
+
+/// Whether a worker for such a session may have waited in the pool. Softgpu places variables by their module alone; a GPU's
+/// driver by what was loaded before.
+pub fn may_wait(driver: &Driver, kernels_first: bool) -> bool {
+    kernels_first || driver.soft
 }

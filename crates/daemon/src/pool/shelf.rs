@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How many kinds are kept; those wanted last.
+/// The kinds that the last so many different sessions wanted are kept.
 const KINDS: usize = 2;
 /// The pause after a worker that could not be made, or has ended while it waited. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -23,6 +23,8 @@ const SOUND: Duration = Duration::from_secs(60);
 pub struct Limits {
     /// How many.
     pub most: usize,
+    /// How many of a kind that waits for an image.
+    pub preloaded: usize,
     /// How long one may wait; none for ever.
     pub idle: Option<Duration>,
 }
@@ -41,6 +43,8 @@ pub struct Shelf<K, W> {
     limits: Limits,
     /// That wanted last is behind.
     kinds: Vec<Kind<K, W>>,
+    /// Numbers the calls of `want`.
+    turn: u64,
     tally: Tally,
     closed: bool,
 }
@@ -59,6 +63,10 @@ pub struct Kind<K, W> {
     pub not_before: Option<Instant>,
     /// Sessions that wait for the one that is being made.
     pub awaited: u32,
+    /// How many are kept.
+    pub most: usize,
+    /// When it was wanted last.
+    turn: u64,
     fill: bool,
     failures: u32,
 }
@@ -77,6 +85,7 @@ impl<K: PartialEq + Clone, W> Shelf<K, W> {
         Self {
             limits,
             kinds: Vec::new(),
+            turn: 0,
             tally: Tally::default(),
             closed: false,
         }
@@ -102,19 +111,25 @@ impl<K: PartialEq + Clone, W> Shelf<K, W> {
         self.closed
     }
 
-    /// A session has used a worker of this kind: as many are to wait as may. The answer is those of a kind that is given up
-    /// for it.
+    /// A session has used workers of these kinds: as many of each are to wait as it says. The answer is those of kinds that are
+    /// given up for them.
     #[must_use = "they are to be ended"]
-    pub fn want(&mut self, key: &K) -> Vec<W> {
-        let at = self.kinds.iter().position(|it| it.key == *key);
-        let mut kind = match at {
-            Some(at) => self.kinds.remove(at),
-            None => Kind::new(key.clone()),
-        };
-        kind.fill = kind.ready.len() < self.limits.most;
-        self.kinds.push(kind);
-        let many = self.kinds.len().saturating_sub(KINDS);
-        let given_up = self.kinds.drain(..many);
+    pub fn want(&mut self, wanted: impl IntoIterator<Item = (K, usize)>) -> Vec<W> {
+        self.turn += 1;
+        for (key, most) in wanted {
+            let at = self.kinds.iter().position(|it| it.key == key);
+            let mut kind = match at {
+                Some(at) => self.kinds.remove(at),
+                None => Kind::new(key),
+            };
+            (kind.most, kind.turn) = (most, self.turn);
+            kind.fill = kind.ready.len() < most;
+            self.kinds.push(kind);
+        }
+        let mut turns: Vec<u64> = self.kinds.iter().map(|it| it.turn).collect();
+        turns.dedup();
+        let oldest = turns.iter().rev().nth(KINDS - 1).copied().unwrap_or(0);
+        let given_up = self.kinds.extract_if(.., |it| it.turn < oldest);
         given_up.flat_map(Kind::into_workers).collect()
     }
 
@@ -165,13 +180,12 @@ impl<K: PartialEq + Clone, W> Shelf<K, W> {
         if self.closed {
             return Err(worker);
         }
-        let most = self.limits.most;
         let Some(kind) = self.of(key) else {
             return Err(worker);
         };
         kind.making = None;
         kind.ready.push(Ready { worker, since: now });
-        kind.fill &= kind.ready.len() < most;
+        kind.fill &= kind.ready.len() < kind.most;
         Ok(())
     }
 
@@ -183,6 +197,14 @@ impl<K: PartialEq + Clone, W> Shelf<K, W> {
         };
         kind.making = None;
         kind.trouble(why, now)
+    }
+
+    /// A worker of this kind is of no use: none is made before the next [`Shelf::want`].
+    pub fn unfit(&mut self, key: &K) {
+        self.tally.failed += 1;
+        if let Some(kind) = self.of(key) {
+            (kind.making, kind.fill) = (None, false);
+        }
     }
 
     /// A worker has ended. The answer is itself and the pause until the next one, if it was one that waited.
@@ -254,9 +276,16 @@ impl<K, W> Kind<K, W> {
             trouble: String::new(),
             not_before: None,
             awaited: 0,
+            most: 0,
+            turn: 0,
             fill: false,
             failures: 0,
         }
+    }
+
+    /// Whether one is being made, or will be at once.
+    pub fn is_coming(&self) -> bool {
+        self.making.is_some() || (self.fill && self.not_before.is_none())
     }
 
     /// Whether a worker is to be made, and when if not at once.
@@ -290,7 +319,16 @@ mod tests {
 
     fn shelf(most: usize, idle: Option<u64>) -> (Shelf<&'static str, u32>, Instant) {
         let idle = idle.map(Duration::from_secs);
-        (Shelf::new(Limits { most, idle }), Instant::now())
+        let limits = Limits {
+            most,
+            preloaded: most,
+            idle,
+        };
+        (Shelf::new(limits), Instant::now())
+    }
+
+    fn want(shelf: &mut Shelf<&'static str, u32>, key: &'static str) -> Vec<u32> {
+        shelf.want([(key, shelf.limits().most)])
     }
 
     fn seconds(seconds: u64) -> Duration {
@@ -312,12 +350,12 @@ mod tests {
     fn a_use_fills_the_pool_up_and_a_worker_is_given_once() {
         let (mut shelf, now) = shelf(2, None);
         assert_eq!(shelf.begin(now), None, "nothing is wanted yet");
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         assert_eq!(fill(&mut shelf, &[1, 2, 3], now), [1, 2]);
         assert_eq!(shelf.take(&"b", |_| true), None);
         assert_eq!(shelf.take(&"a", |_| true), Some(1));
         assert_eq!(shelf.begin(now), None, "not before it is used");
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         assert_eq!(fill(&mut shelf, &[4, 5], now), [4]);
         assert_eq!(shelf.take(&"a", |it| *it != 2), Some(4));
         assert_eq!(shelf.take(&"a", |_| true), Some(2));
@@ -327,14 +365,14 @@ mod tests {
     #[test]
     fn a_pool_of_none_stays_empty() {
         let (mut shelf, now) = shelf(0, Some(1));
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         assert_eq!((shelf.begin(now), shelf.next()), (None, None));
     }
 
     #[test]
     fn workers_that_fail_again_and_again_are_replaced_ever_more_slowly() {
         let (mut shelf, mut now) = shelf(1, None);
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         let mut pauses = Vec::new();
         for number in 0..12 {
             let key = shelf.begin(now).expect("the pause is over");
@@ -360,7 +398,7 @@ mod tests {
         assert_eq!(fill(&mut shelf, &[50], now), [50]);
         assert_eq!(shelf.take(&"a", |_| true), Some(50));
         assert_eq!(shelf.kinds()[0].trouble, "");
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         let key = shelf.begin(now).expect("at once");
         assert_eq!(shelf.failed(&key, "no driver", now), seconds(1));
     }
@@ -368,7 +406,7 @@ mod tests {
     #[test]
     fn a_worker_that_dies_after_a_long_wait_is_replaced_soon() {
         let (mut shelf, mut now) = shelf(2, None);
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         for number in 0..5 {
             fill(&mut shelf, &[2 * number, 2 * number + 1], now);
             now += seconds(3600);
@@ -378,7 +416,7 @@ mod tests {
             assert_eq!((dead, pause), (2 * number, seconds(1)));
             assert_eq!(shelf.kinds()[0].ready.len(), 1, "the other one stays");
             assert_eq!(shelf.take(&"a", |_| true), Some(2 * number + 1));
-            assert!(shelf.want(&"a").is_empty());
+            assert!(want(&mut shelf, "a").is_empty());
         }
         assert!(shelf.died(|_| true, "killed", now).is_none(), "none waits");
     }
@@ -386,7 +424,7 @@ mod tests {
     #[test]
     fn a_worker_that_was_not_used_ends_and_the_next_use_fills_the_pool_again() {
         let (mut shelf, start) = shelf(2, Some(100));
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         fill(&mut shelf, &[1, 2], start);
         assert!(shelf.expired(start + seconds(99)).is_empty());
         assert_eq!(shelf.next(), Some(start + seconds(100)));
@@ -394,7 +432,7 @@ mod tests {
         assert_eq!(shelf.expired(now), [1, 2]);
         assert_eq!((shelf.begin(now), shelf.next()), (None, None));
         assert_eq!(shelf.tally().idle, 2);
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         assert_eq!(fill(&mut shelf, &[3, 4], now), [3, 4]);
     }
 
@@ -402,7 +440,7 @@ mod tests {
     fn one_session_waits_for_the_worker_that_is_being_made() {
         let (mut shelf, now) = shelf(1, None);
         assert!(!shelf.wait(&"a"), "nothing is known of it");
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         assert!(!shelf.wait(&"a"), "none is being made");
         let key = shelf.begin(now).expect("due");
         assert!(!shelf.is_awaited(&"a"));
@@ -418,21 +456,47 @@ mod tests {
     fn the_kind_used_longest_ago_is_given_up() {
         let (mut shelf, now) = shelf(1, None);
         for (number, key) in (1..).zip(["a", "b"]) {
-            assert!(shelf.want(&key).is_empty());
+            assert!(want(&mut shelf, key).is_empty());
             fill(&mut shelf, &[number], now);
         }
-        assert!(shelf.want(&"a").is_empty());
-        assert_eq!(shelf.want(&"c"), [2]);
+        assert!(want(&mut shelf, "a").is_empty());
+        assert_eq!(want(&mut shelf, "c"), [2]);
         let late = shelf.begin(now).expect("due");
         assert_eq!(late, "c");
-        assert!(shelf.want(&"b").contains(&1) && shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "b").contains(&1) && want(&mut shelf, "a").is_empty());
         assert_eq!(shelf.made(&late, 9, now), Err(9), "given up meanwhile");
+    }
+
+    #[test]
+    fn kinds_of_one_session_are_kept_together() {
+        let (mut shelf, now) = shelf(1, None);
+        let parts = ["a", "b", "c", "d"];
+        assert!(shelf.want(parts.map(|it| (it, 1))).is_empty());
+        assert_eq!(fill(&mut shelf, &[1, 2, 3, 4], now), [1, 2, 3, 4]);
+        assert!(want(&mut shelf, "e").is_empty());
+        assert!(shelf.want([("e", 0), ("a", 1)]).is_empty());
+        let mut given_up = shelf.want([("f", 1), ("g", 1)]);
+        given_up.sort_unstable();
+        assert_eq!(given_up, [2, 3, 4], "what the last two sessions used stays");
+        assert_eq!(fill(&mut shelf, &[5, 6, 7], now), [5, 6], "none of `e`");
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_not_made_again_before_it_is_wanted() {
+        let (mut shelf, now) = shelf(1, None);
+        assert!(want(&mut shelf, "a").is_empty());
+        assert_eq!(shelf.begin(now), Some("a"));
+        shelf.unfit(&"a");
+        assert_eq!((shelf.begin(now), shelf.next()), (None, None));
+        assert!(!shelf.wait(&"a"), "nothing comes");
+        assert!(want(&mut shelf, "a").is_empty());
+        assert_eq!(shelf.begin(now), Some("a"));
     }
 
     #[test]
     fn a_closed_pool_keeps_nothing() {
         let (mut shelf, now) = shelf(2, None);
-        assert!(shelf.want(&"a").is_empty());
+        assert!(want(&mut shelf, "a").is_empty());
         fill(&mut shelf, &[1], now);
         let key = shelf.begin(now).expect("due");
         assert_eq!(shelf.close(), [1]);

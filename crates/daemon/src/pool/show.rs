@@ -1,9 +1,10 @@
 //! The pool as users see it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{SpareKind, SpareWorker, SpareWorkers};
+use fermata_control::user::{SpareKind, SpareWorker, SpareWorkers, Text};
 
 use super::shelf;
 use crate::daemon::Daemon;
@@ -15,6 +16,8 @@ use crate::worker::Worker;
 /// What is known of a kind before anything is asked that takes time.
 struct Seen {
     driver: Driver,
+    image: Option<PathBuf>,
+    most: u64,
     ready: Vec<(Arc<Worker>, Instant)>,
     making: bool,
     awaited: u32,
@@ -51,6 +54,8 @@ pub fn spare_workers(daemon: &Daemon) -> SpareWorkers {
         });
         SpareKind {
             soft: kind.driver.soft,
+            image: kind.image.map(|it| Text::from(it.as_os_str())),
+            most: kind.most,
             ready: ready.collect(),
             device,
             making: u32::from(kind.making),
@@ -73,6 +78,8 @@ fn seen(kind: &shelf::Kind<super::Kind, Arc<Worker>>, now: Instant) -> Seen {
     let retry = kind.not_before.filter(|it| *it > now);
     Seen {
         driver: kind.key.driver.clone(),
+        image: kind.key.image.as_ref().map(|it| it.image.clone()),
+        most: kind.most as u64,
         ready: ready.map(|it| (Arc::clone(&it.worker), it.since)).collect(),
         making: kind.making.is_some(),
         awaited: kind.awaited,

@@ -45,9 +45,7 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let work = move || {
         let watched = watch(&followed);
-        let pool = &source.daemon.pool;
-        let variables = followed.variables_of_first(driver.soft);
-        let refill = || pool.refill(driver.clone(), variables.clone());
+        let refill = || source.refill(&driver);
         refill();
         match watched {
             Err(reason) => {

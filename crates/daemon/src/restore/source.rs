@@ -20,6 +20,7 @@ use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::foreign::back::Returning;
 use crate::gpu::driver::Driver;
+use crate::gpu::visible::variables_of_process;
 use crate::helpers::namespace::{self, HostImage, Namespace};
 use crate::images::record::{self, Place, Record};
 use crate::open_files::folders::Made;
@@ -28,6 +29,7 @@ use crate::open_files::tcp::{dumped, lingering, reuse};
 use crate::open_files::temporary::{self, Placed, Temporary};
 use crate::parallel::{beside, each_at_once, joined};
 use crate::phases::Phases;
+use crate::pool::{self, Preload};
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
 use crate::restore::integrity::{self, Late};
@@ -77,7 +79,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(super) fn open(
+    /// Opens and checks the image that `request` names.
+    ///
+    /// # Errors
+    /// It is damaged or not trusted, or this host lacks something.
+    pub(crate) fn open(
         daemon: &Arc<Daemon>,
         request: &Restore,
         pipe: Option<OwnedFd>,
@@ -319,13 +325,58 @@ impl Source {
             workers.first(),
             attached.is_err() || !session.lock().rolls_back(),
         ) {
-            let variables = session.variables_of_first(worker.driver.soft);
-            self.daemon.pool.refill(worker.driver.clone(), variables);
+            self.refill(&worker.driver);
         }
         attached.inspect_err(|_| workers.iter().for_each(|it| it.end()))?;
         folders.keep();
         files.keep();
         Ok(())
+    }
+
+    /// The pool makes workers for what comes next: a program that is started, or another restore of this image.
+    pub(super) fn refill(&self, driver: &Driver) {
+        let variables = self.variables_of(driver, self.places.first());
+        let pool = &self.daemon.pool;
+        pool.refill_for(driver, &variables, self.parts(driver));
+    }
+
+    /// Has workers wait for a restore of this image, each with the modules of one of its processes: how many there are when all are
+    /// ready that are kept, and how many are kept.
+    pub(crate) fn ready_ahead(&self) -> [u32; 2] {
+        let Some(driver) = &self.driver else {
+            return [0, 0];
+        };
+        self.refill(driver);
+        self.daemon.pool.await_ready(self.image.dir())
+    }
+
+    /// The folder of the chunk store that its data is in.
+    pub(crate) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// The parts of the image that workers of the pool may load, with what they are started with.
+    fn parts(&self, driver: &Driver) -> Vec<(Variables, Preload)> {
+        let places = self.places.iter();
+        let fit = places.filter(|it| pool::may_wait(driver, it.agent.kernels_first));
+        let part = |it| (self.variables_of(driver, Some(it)), self.preload(it));
+        fit.map(part).collect()
+    }
+
+    /// What the worker of a process is started with.
+    fn variables_of(&self, driver: &Driver, place: Option<&Place>) -> Variables {
+        let visible = place.and_then(|it| it.agent.visible.as_ref());
+        variables_of_process(&self.variables, self.gpus.as_deref(), driver.soft, visible)
+    }
+
+    /// What a worker of the pool may load ahead for this process.
+    fn preload(&self, place: &Place) -> Preload {
+        Preload {
+            image: self.image.dir().to_owned(),
+            part: place.folder(self.image.dir()),
+            store: self.store.clone(),
+            digests: self.digests(place),
+        }
     }
 
     /// A worker that has loaded the part of a process, and serves before the process is there.
@@ -491,9 +542,13 @@ impl Source {
         let pool = &self.daemon.pool;
         let kernels_first = place.agent.kernels_first;
         let worker = phases.time("device.worker", || {
-            let visible = place.agent.visible.as_ref();
-            let variables = session.variables_of_process(driver.soft, visible);
-            pool.take_for(driver, &variables, kernels_first)
+            let variables = self.variables_of(driver, Some(place));
+            pool.take_for(
+                driver,
+                &variables,
+                kernels_first,
+                Some(&self.preload(place)),
+            )
         })?;
         let request = ToWorker::Load {
             store: self.store.clone(),

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::user::{
-    DeviceChoice, FromDaemon, Progress, Request, Restore, Resume, Text, Verb,
+    DeviceChoice, FromDaemon, Progress, Request, Restore, Resume, Text, Verb, Warmed,
 };
 use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};
 use fermata_store::image::Image;
+use fermata_store::is_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use tracing::warn;
@@ -29,7 +30,7 @@ use crate::open_files::listening;
 use crate::pause::{pause, resume};
 use crate::pool::spare_workers;
 use crate::priority::{self, Gpu, Need};
-use crate::restore::{resolve, restore};
+use crate::restore::{Source, resolve, restore};
 use crate::run::run;
 use crate::session::Session;
 use crate::worker::{Variables, variables_of};
@@ -183,9 +184,20 @@ fn answer(
                 priority::retried(daemon, need, || resume(daemon, &request, &mut progress));
             resumed.map(FromDaemon::Resumed)
         }
-        Verb::Warm { image } => warm(daemon, &image, &mut |done, total| {
-            progress("cache", done, total);
-        }),
+        Verb::Warm {
+            image,
+            trust_owner,
+            gpus,
+        } => {
+            let request = Restore {
+                trust_owner,
+                gpus,
+                ..Restore::of(image)
+            };
+            warm(daemon, &request, &mut |done, total| {
+                progress("cache", done, total);
+            })
+        }
         Verb::Doctor { name: None } => Ok(FromDaemon::Report(doctor::host(daemon))),
         Verb::Doctor { name: Some(name) } => Ok(FromDaemon::Report(doctor::session(
             daemon,
@@ -228,13 +240,37 @@ fn resuming(daemon: &Daemon, request: &Resume) -> Option<Need> {
     Some(Need::to_start(&session.name, session.priority, gpu, bytes))
 }
 
-fn warm(daemon: &Daemon, image: &Text, report: &mut dyn FnMut(u64, u64)) -> Result<FromDaemon> {
-    let path = resolve(daemon, image)?;
-    let cache = daemon.cache.as_ref().ok_or_else(|| {
-        fail(FailureKind::User, "the daemon keeps no cache")
-            .hint("start it with `FERMATA_CACHE=16G` in its environment")
-    })?;
-    cache.warm(&path, report).map(FromDaemon::Warmed)
+/// Makes ready for a restore as `request` says.
+fn warm(
+    daemon: &Arc<Daemon>,
+    request: &Restore,
+    report: &mut dyn FnMut(u64, u64),
+) -> Result<FromDaemon> {
+    let source = Source::open(daemon, request, None)?;
+    let path = resolve(daemon, &request.image)?;
+    let warmed = match &daemon.cache {
+        Some(cache) => cache.warm(&path, report)?,
+        None => Warmed {
+            image: path,
+            in_memory: is_memory(source.store()),
+            bytes: 0,
+            cached: 0,
+            cache: None,
+            workers: 0,
+            workers_wanted: 0,
+        },
+    };
+    let [workers, workers_wanted] = source.ready_ahead();
+    if warmed.cache.is_none() && workers_wanted == 0 {
+        let why = "the daemon keeps no cache, and no workers for images";
+        return Err(fail(FailureKind::User, why)
+            .hint("start it with `FERMATA_CACHE=16G`, and without `FERMATA_SPARE_PRELOADED=0`, in its environment"));
+    }
+    Ok(FromDaemon::Warmed(Warmed {
+        workers,
+        workers_wanted,
+        ..warmed
+    }))
 }
 
 /// Tells a user how far a request is. The program may stand still meanwhile: a tool that does not read, because it

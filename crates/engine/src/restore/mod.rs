@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  read and check ─► does this host suit? ─► objects, in the order they depend on each other
-//!                      ┌──────────────────────────────────────────────────────────────────┘
+//!  └───── may be done ahead (`preload`): those without memory of the program ─────┤
+//!                      ┌──────────────────────────────────────────────────────────┘
 //!                      ├─► what cannot be late: now
 //!                      └─► the rest, by a loader ─┬─ eager: waited for
 //!                                                 └─ behind the program: it passes a gate
@@ -14,6 +15,7 @@ mod common;
 mod gate;
 mod learning;
 mod loading;
+mod preload;
 mod rebuild;
 mod times;
 
@@ -47,6 +49,7 @@ pub use common::keeper::{Claim, CommonKey, Keeper, Told};
 pub use learning::profile::Profile;
 pub use loading::background::{Background, Standing};
 pub use loading::schedule::Stand;
+pub use preload::Preloaded;
 
 /// A session that can run.
 pub struct Loaded {
@@ -64,14 +67,35 @@ pub struct Loaded {
     pub steps: Vec<Step>,
 }
 
-/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served no program. `made` is
-/// called when its objects are there, and other work on the devices no longer delays the program. With `checks` kernels
+/// Does ahead what a restore of `image` begins with, in a process that has served no program: reads what is there, and makes
+/// contexts, modules, kernels, streams and events. `made` is called then. Only [`load`] of the same image may follow.
+///
+/// # Errors
+/// [`EngineError`]; the process is then good for nothing but to end.
+pub fn preload(
+    live: &mut Live,
+    store: &Store,
+    image: ImageFiles<'_>,
+    made: &mut dyn FnMut(&Live),
+) -> Result<Preloaded, EngineError> {
+    let reader = reader(live, store)?;
+    let mut steps = Steps::since(Instant::now());
+    let (read, _) = begin_with(live, &reader, image, &mut steps)?;
+    objects::bring_code(live);
+    live.forget_current();
+    made(live);
+    Ok(Preloaded::new(image, read))
+}
+
+/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served no program, and may have
+/// `preloaded` the image. `made` is called when its objects are there, and other work on the devices no longer delays the program. With `checks` kernels
 /// check themselves while data comes; in an eager load those do for a while that an earlier one has caught.
 ///
 /// # Errors
 /// [`EngineError`]; the process is then good for nothing but to end.
 pub fn load(
-    live: Live,
+    mut live: Live,
+    preloaded: Option<Preloaded>,
     store: &Store,
     image: ImageFiles<'_>,
     (pace, checks): (Pace, bool),
@@ -82,18 +106,18 @@ pub fn load(
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
     let reader = reader(&live, store)?;
+    let (read, from) = match preloaded {
+        Some(preloaded) => (preloaded.of(image)?, Instant::now()),
+        None => begin_with(&mut live, &reader, image, &mut steps)?,
+    };
     let files::Read {
         session,
         table,
         image_chunks,
-    } = files::load(image, &reader)?;
-    preconditions::table(&session, &table)?;
-    preconditions::host(&session, &live.driver)?;
-    steps.add("records", start, 0);
-    let from = Instant::now();
+    } = read;
     let mut site = Site { session, live };
     let mut blocks = Blocks::default();
-    objects::rebuild(&mut site, &mut blocks)?;
+    objects::with_memory(&mut site, &mut blocks, &mut steps)?;
     steps.add("objects", from, 0);
     moments::pass("objects");
     // A program that is about to run waits for what is made ready now; else the data goes first, and so does the
@@ -159,6 +183,23 @@ pub fn load(
         guard,
         steps: steps.list(),
     })
+}
+
+/// Reads the image's records, and makes what takes no memory of the program, since when the answer tells.
+fn begin_with(
+    live: &mut Live,
+    reader: &ChunkReader,
+    image: ImageFiles<'_>,
+    steps: &mut Steps,
+) -> Result<(files::Read, Instant), EngineError> {
+    let from = Instant::now();
+    let mut read = files::load(image, reader)?;
+    preconditions::table(&read.session, &read.table)?;
+    preconditions::host(&read.session, &live.driver)?;
+    steps.add("records", from, 0);
+    let from = Instant::now();
+    objects::without_memory(&mut read.session, live, steps)?;
+    Ok((read, from))
 }
 
 /// Reads from copies of the store's packs, where there are some.

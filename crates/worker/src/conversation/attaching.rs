@@ -33,6 +33,10 @@ impl Worker {
         if self.serving.is_some() {
             return Err(internal("a program is attached already".to_owned()));
         }
+        if self.preloaded.is_some() {
+            let message = "this worker waits for the restore of an image".to_owned();
+            return Err(internal(message));
+        }
         let [ring, side, stdout]: [OwnedFd; 3] = fds
             .try_into()
             .map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;

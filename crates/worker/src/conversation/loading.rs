@@ -54,7 +54,47 @@ impl Beside {
     }
 }
 
+/// Does `work` on a thread like the one that serves, so that the driver has the room it had then.
+fn on_serving_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, control::Failure> {
+    let internal = |message: String| failure(FailureKind::Internal, message, "");
+    let done = std::thread::scope(|scope| {
+        let thread = serving_thread().spawn_scoped(scope, work);
+        thread.map(|thread| thread.join())
+    });
+    let done = done.map_err(|error| internal(format!("cannot start a thread: {error}")))?;
+    done.map_err(|_| internal("loading has panicked".to_owned()))
+}
+
+fn used(operation: &str) -> control::Failure {
+    let message = format!("{operation} into a worker that has been used");
+    failure(FailureKind::Internal, message, "")
+}
+
 impl Worker {
+    /// Does what a Load of `image` begins with. `fds` as in [`Worker::load`].
+    pub(super) fn preload(
+        &mut self,
+        store: &Path,
+        image: ImageFiles<'_>,
+        fds: &[OwnedFd],
+    ) -> Result<FromWorker, control::Failure> {
+        self.idle("Preload")?;
+        if self.used || self.preloaded.is_some() {
+            return Err(used("Preload"));
+        }
+        let mut beside = self.place_ring(fds)?;
+        let site = self.idle("Preload")?;
+        let preloaded = on_serving_thread(|| {
+            let store = Store::open(store, false)?;
+            restore::preload(&mut site.live, &store, image, &mut |live| {
+                beside.begin(live);
+            })
+        })?;
+        self.preloaded = Some(preloaded.map_err(|error| from_engine(&error))?);
+        self.beside = beside.thread;
+        Ok(FromWorker::Preloaded)
+    }
+
     /// Makes the session in `image`; what comes later is brought by threads of its own. `fds` may hold the memory
     /// of the ring that the program will be served through.
     pub(super) fn load(
@@ -62,35 +102,19 @@ impl Worker {
         store: &Path,
         image: ImageFiles<'_>,
         (pace, check): (Pace, LoadCheck),
-        fds: Vec<OwnedFd>,
+        fds: &[OwnedFd],
     ) -> Result<FromWorker, control::Failure> {
         self.idle("Load")?;
         if std::mem::replace(&mut self.used, true) {
-            return Err(failure(
-                FailureKind::Internal,
-                "Load into a worker that has been used",
-                "",
-            ));
+            return Err(used("Load"));
         }
         let Some(site) = self.site.take() else {
             return self.describe();
         };
-        // Where the ring is mapped, the program's modules found something mapped, too.
-        let mut beside = Beside {
-            area: fds
-                .first()
-                .and_then(|ring| StagedArea::open(ring.as_fd()).ok()),
-            thread: None,
-        };
-        let place = match beside.area {
+        let preloaded = self.preloaded.take();
+        let mut beside = match &preloaded {
             Some(_) => None,
-            None => Some(RingPlace::take().map_err(|error| {
-                failure(
-                    FailureKind::User,
-                    format!("cannot keep a place for the program's ring: {error}"),
-                    "",
-                )
-            })?),
+            None => Some(self.place_ring(fds)?),
         };
         let loaded = {
             let report = Reporter::new(&self.daemon);
@@ -98,23 +122,20 @@ impl Worker {
                 let store = Store::open(store, false)?;
                 restore::load(
                     site.live,
+                    preloaded,
                     &store,
                     image,
                     (pace, check == LoadCheck::Ptx),
                     &|done, total| report.tell(done, total),
-                    &mut |live| beside.begin(live),
+                    &mut |live| {
+                        if let Some(beside) = &mut beside {
+                            beside.begin(live);
+                        }
+                    },
                 )
             };
-            // On a thread like the one that serves, so that the driver has the room it had then.
-            std::thread::scope(|scope| {
-                serving_thread()
-                    .spawn_scoped(scope, run)
-                    .map(|thread| thread.join())
-            })
+            on_serving_thread(run)?
         };
-        let internal = |message: String| failure(FailureKind::Internal, message, "");
-        let loaded = loaded.map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-        let loaded = loaded.map_err(|_| internal("loading has panicked".to_owned()))?;
         let Loaded {
             mut site,
             summary,
@@ -126,8 +147,9 @@ impl Worker {
         (self.background, self.gate) = (behind, gate);
         self.missed = guard.as_ref().map(|it| it.missed());
         self.guard = guard;
-        self.place = place;
-        self.beside = beside.thread;
+        if let Some(beside) = beside {
+            self.beside = beside.thread;
+        }
         self.faults = Faults::restored(&site.session.deferred);
         site.live.forget_current();
         self.site = Some(site);
@@ -135,6 +157,21 @@ impl Worker {
             totals: self.totals(summary),
             steps: taken,
         })
+    }
+
+    /// Maps the ring's memory, or keeps the place for it. Where the ring is mapped, the program's modules found something mapped,
+    /// too.
+    fn place_ring(&mut self, ring: &[OwnedFd]) -> Result<Beside, control::Failure> {
+        let ring = ring.first();
+        let area = ring.and_then(|ring| StagedArea::open(ring.as_fd()).ok());
+        if area.is_none() {
+            let place = RingPlace::take().map_err(|error| {
+                let message = format!("cannot keep a place for the program's ring: {error}");
+                failure(FailureKind::User, message, "")
+            })?;
+            self.place = Some(place);
+        }
+        Ok(Beside { area, thread: None })
     }
 
     /// The next Load may find data with other workers, through the keeper at the other end of a socket.

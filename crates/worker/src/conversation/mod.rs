@@ -23,7 +23,7 @@ mod saving;
 mod serving;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::worker::{
-    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, Hold, ToWorker, Totals,
+    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, Hold, ImageDigests, ToWorker, Totals,
 };
 use fermata_device::ContextHandle;
-use fermata_engine::restore::{Background, Guard, ImageFiles, Missed};
+use fermata_engine::restore::{Background, Guard, ImageFiles, Missed, Preloaded};
 use fermata_engine::{EngineError, Gate, Site, Summary, Tier};
 use parking_lot::Mutex;
 
@@ -94,6 +94,8 @@ struct Worker {
     place: Option<RingPlace>,
     /// What makes a restored program's staging area ready.
     beside: Option<JoinHandle<Staging>>,
+    /// The image whose objects have been made ahead, until it is loaded.
+    preloaded: Option<Preloaded>,
     keeper: Option<Keeper>,
     /// The primary context of the first device, where host memory is registered.
     home: Option<ContextHandle>,
@@ -112,6 +114,14 @@ struct Worker {
     missed: Option<Missed>,
     told_missed: bool,
     capturing: Capturing,
+}
+
+fn files_of<'a>(folder: &'a Path, digests: &'a ImageDigests) -> ImageFiles<'a> {
+    ImageFiles {
+        folder,
+        state: &digests.state,
+        chunks: &digests.chunks,
+    }
 }
 
 /// Talks with the daemon until it says Exit or is gone.
@@ -136,6 +146,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         scratch: Scratch::default(),
         place: None,
         beside: None,
+        preloaded: None,
         keeper: None,
         home: None,
         tier: None,
@@ -290,13 +301,14 @@ impl Worker {
                 if let Some(site) = &mut self.site {
                     site.live.other_places = ignore_places;
                 }
-                let image = ImageFiles {
-                    folder: &image,
-                    state: &digests.state,
-                    chunks: &digests.chunks,
-                };
-                self.load(&store, image, (pace, check), fds)
+                let image = files_of(&image, &digests);
+                self.load(&store, image, (pace, check), &fds)
             }
+            ToWorker::Preload {
+                store,
+                image,
+                digests,
+            } => self.preload(&store, files_of(&image, &digests), &fds),
             ToWorker::Common => self.common(fds),
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {

@@ -11,37 +11,54 @@ use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
-/// Load an image that lies on a disk into the cache in memory, so that its next restore does not read the disk.
+/// Make ready for an image's next restore: workers that have loaded its modules, and its data in the cache in memory if it lies on
+/// a disk.
 ///
-/// The daemon does so by itself with every image that it has written or restored, if `FERMATA_CACHE` in its
+/// A worker is kept for each process of the image (`FERMATA_SPARE_PRELOADED`), on its GPU; `fermata ps --pool` shows them. A
+/// restore makes them again for the next one. The daemon does so by itself with every image that it has written or restored, if `FERMATA_CACHE` in its
 /// environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least recently is dropped
 /// first. `fermata doctor` says how full the cache is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  FERMATA_CACHE=16G fermata serve &
   fermata images warm heat-1
+  FERMATA_CACHE=16G fermata serve &
   fermata images warm /data/heat-1 --json | jq .cached")]
 pub struct Args {
     /// The image.
     image: PathBuf,
+    /// Take the image although it, or its store, belongs to another user, or others can write to it.
+    #[arg(long)]
+    trust_owner: bool,
+    /// The GPUs that the restore will name with `--gpus`.
+    #[arg(long, value_name = "LIST")]
+    gpus: Option<String>,
 }
 
 /// Does it.
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     let verb = Verb::Warm {
         image: place::absolute(&args.image).as_path().into(),
+        trust_owner: args.trust_owner,
+        gpus: args.gpus.clone(),
     };
     let answer = Daemon::reach(printer)?.ask(verb, &Progress::new(printer))?;
     let FromDaemon::Warmed(warmed) = answer else {
         return Err(unexpected(&answer));
     };
-    if warmed.cached < warmed.bytes {
+    if let Some(cache) = warmed
+        .cache
+        .as_ref()
+        .filter(|_| warmed.cached < warmed.bytes)
+    {
         printer.warn(&format!(
             "{} do not fit: the cache holds at most {}, and leaves an eighth of its file system to others",
             units::bytes(warmed.bytes - warmed.cached),
-            units::bytes(warmed.cache.limit)
+            units::bytes(cache.limit)
         ));
+    }
+    if warmed.workers < warmed.workers_wanted {
+        printer.warn("not all workers could be made ready: the daemon's log says why");
     }
     match printer.is_json() {
         true => printer.document(&warmed)?,
@@ -52,10 +69,21 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
 
 fn told(warmed: &Warmed) -> String {
     let image = warmed.image.display();
-    if warmed.in_memory {
-        return format!("`{image}` is in memory itself\n");
-    }
-    let [cached, bytes, used] = [warmed.cached, warmed.bytes, warmed.cache.used].map(units::bytes);
-    let folder = warmed.cache.folder.display();
-    format!("{cached} of {bytes} of `{image}` in the cache, which holds {used} in `{folder}`\n")
+    let data = match &warmed.cache {
+        _ if warmed.in_memory => format!("`{image}` is in memory itself\n"),
+        Some(cache) => {
+            let [cached, bytes, used] = [warmed.cached, warmed.bytes, cache.used].map(units::bytes);
+            let folder = cache.folder.display();
+            format!(
+                "{cached} of {bytes} of `{image}` in the cache, which holds {used} in `{folder}`\n"
+            )
+        }
+        None => format!("`{image}` stays on its disk: the daemon keeps no cache\n"),
+    };
+    let workers = match (warmed.workers, warmed.workers_wanted) {
+        (_, 0) => "no worker waits for its restore\n".to_owned(),
+        (1, 1) => "a worker waits for its restore\n".to_owned(),
+        (ready, wanted) => format!("{ready} of {wanted} workers wait for its restore\n"),
+    };
+    data + &workers
 }

@@ -1,6 +1,6 @@
 //! `fermata ps --pool`: the workers that wait for sessions.
 
-use fermata_control::user::{FromDaemon, SpareKind, SpareWorkers, Verb};
+use fermata_control::user::{FromDaemon, SpareKind, SpareWorkers, Text, Verb};
 use fermata_report::table::Table;
 use fermata_report::units;
 use serde_json::json;
@@ -21,7 +21,7 @@ pub(super) fn show(printer: &Printer) -> Result<u8, Failure> {
     }
     printer.data(&table(&spare))?;
     for kind in &spare.kinds {
-        printer.note(&sum(kind, spare.most));
+        printer.note(&sum(kind));
         if !kind.trouble.is_empty() {
             printer.warn(&format!("no spare worker: {}", kind.trouble));
         }
@@ -33,13 +33,16 @@ pub(super) fn show(printer: &Printer) -> Result<u8, Failure> {
 }
 
 fn table(spare: &SpareWorkers) -> String {
-    let heads = ["DEVICE", "STATE", "PID", "HOST", "MEMORY", "AGE", "ENDS IN"];
+    let heads = [
+        "DEVICE", "FOR", "STATE", "PID", "HOST", "MEMORY", "AGE", "ENDS IN",
+    ];
     let mut table = Table::new(&heads);
     let none = || "-".to_owned();
     for kind in &spare.kinds {
         for worker in &kind.ready {
             table.row([
                 device(kind),
+                purpose(kind),
                 "ready".to_owned(),
                 worker.pid.to_string(),
                 units::bytes(worker.host.pss),
@@ -50,7 +53,8 @@ fn table(spare: &SpareWorkers) -> String {
         }
         let mut other = |state: String| {
             let cells = [none(), none(), none(), none(), none()];
-            table.row([device(kind), state].into_iter().chain(cells));
+            let first = [device(kind), purpose(kind), state];
+            table.row(first.into_iter().chain(cells));
         };
         (0..kind.making).for_each(|_| other("starting".to_owned()));
         if let Some(seconds) = kind.retry_seconds {
@@ -72,17 +76,30 @@ fn device(kind: &SpareKind) -> String {
     }
 }
 
-fn sum(kind: &SpareKind, most: u64) -> String {
+/// What they may be used for.
+fn purpose(kind: &SpareKind) -> String {
+    let name = |image: &Text| {
+        let path = image.to_path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        name.to_string_lossy().into_owned()
+    };
+    kind.image.as_ref().map_or_else(|| "any".to_owned(), name)
+}
+
+fn sum(kind: &SpareKind) -> String {
     let making = match kind.making {
         0 => String::new(),
         many => format!(", {many} being started"),
     };
     let ready = kind.ready.len();
-    format!("{}: {ready} of {most} ready{making}", device(kind))
+    let (device, purpose, most) = (device(kind), purpose(kind), kind.most);
+    format!("{device}, for {purpose}: {ready} of {most} ready{making}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use fermata_control::user::{HostMemory, SpareWorker};
 
     use super::*;
@@ -101,6 +118,8 @@ mod tests {
         };
         let kind = SpareKind {
             soft: true,
+            image: Some(Text::from(OsStr::new("/images/heat"))),
+            most: 3,
             device: None,
             ready: vec![worker],
             making: 1,
@@ -120,13 +139,14 @@ mod tests {
         assert_eq!(
             words(lines[1]),
             format!(
-                "software GPU ready 77 3.0 MiB - {} {}",
+                "software GPU heat ready 77 3.0 MiB - {} {}",
                 units::span(61),
                 units::span(30)
             )
         );
-        assert_eq!(words(lines[2]), "software GPU starting - - - - -");
+        assert_eq!(words(lines[2]), "software GPU heat starting - - - - -");
         assert!(lines[3].contains("failed, again in"), "{text}");
-        assert_eq!(sum(&kind, 3), "software GPU: 1 of 3 ready, 1 being started");
+        let told = "software GPU, for heat: 1 of 3 ready, 1 being started";
+        assert_eq!(sum(&kind), told);
     }
 }

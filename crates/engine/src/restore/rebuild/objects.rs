@@ -12,39 +12,60 @@ use crate::live::{LiveFunction, LiveStream};
 use crate::restore::blocks::{self, Block, Blocks};
 use crate::restore::rebuild::{references, textures};
 use crate::share::event_handle;
+use crate::steps::Steps;
 use crate::{EngineError, Live, Site, places};
 
-/// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
-pub(in crate::restore) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
-    rebuild_all(site, late)?;
-    site.examine_images();
-    Ok(())
-}
-
-fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
-    let Site { session, live } = site;
+/// Makes what takes no memory of the program: it can be there before the program's turn comes.
+pub(in crate::restore) fn without_memory(
+    session: &mut Session,
+    live: &mut Live,
+    steps: &mut Steps,
+) -> Result<(), EngineError> {
     first_contexts(session, live)?;
     // Modules come before any other memory, so that the driver has the same choice of addresses as before. Contexts that
     // were made between them are made there again.
-    modules(session, live)?;
-    places::check(session, live)?;
+    steps.time("objects.modules", || modules(session, live))?;
     peers(session, live)?;
-    functions(session, live)?;
+    steps.time("objects.functions", || functions(session, live))?;
+    events(session, live)?;
+    steps.time("objects.streams", || streams(session, live))
+}
+
+/// Makes the rest, but for content. Blocks that may come late are left without memory, and named in `late`.
+pub(in crate::restore) fn with_memory(
+    site: &mut Site,
+    late: &mut Blocks,
+    steps: &mut Steps,
+) -> Result<(), EngineError> {
+    let Site { session, live } = site;
+    places::check(session, live)?;
     // Whether memory mentions a variable that has moved must be known before the program runs.
     match live.moved.is_empty() {
         true => late_allocations(session, live, late)?,
         false => allocations(session, live)?,
     }
-    // Before anything is shared: events may be.
-    events(session, live)?;
-    mapped_memory(session, live)?;
-    opened_events(session, live)?;
-    host_regions(session, live)?;
-    streams(session, live)?;
+    steps.time("objects.shared", || {
+        mapped_memory(session, live)?;
+        opened_events(session, live)
+    })?;
+    steps.time("objects.host", || host_regions(session, live))?;
     arrays(session, live)?;
     textures::rebuild(session, live)?;
     references::rebind(session, live)?;
-    executables(session, live)
+    steps.time("objects.graphs", || executables(session, live))?;
+    site.examine_images();
+    Ok(())
+}
+
+/// Has the code of all kernels brought to their devices now, which a driver does at a kernel's first launch.
+pub(in crate::restore) fn bring_code(live: &mut Live) {
+    let functions: Vec<LiveFunction> = live.functions.values().copied().collect();
+    for function in functions {
+        // What does not come now comes at the launch, or fails there.
+        if live.enter(function.context).is_ok() {
+            let _ = live.driver.load_function(function.handle);
+        }
+    }
 }
 
 /// Those that were there before all modules.

@@ -1,0 +1,40 @@
+//! What a worker that waits has of an image already, so that a restore of it finds the driver's slowest work done.
+//!
+//! The image is the same one if its files have the same digests: then its records need not be read again, and every object is
+//! the one that the restore would make.
+
+use super::ImageFiles;
+use crate::EngineError;
+use crate::files::Read;
+
+/// An image of which everything has been made that takes no memory of its program.
+pub struct Preloaded {
+    state: String,
+    chunks: String,
+    read: Read,
+}
+
+impl Preloaded {
+    /// Of `image`.
+    pub(super) fn new(image: ImageFiles<'_>, read: Read) -> Self {
+        Self {
+            state: image.state.to_owned(),
+            chunks: image.chunks.to_owned(),
+            read,
+        }
+    }
+
+    /// What is known of `image`.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(super) fn of(self, image: ImageFiles<'_>) -> Result<Read, EngineError> {
+        match (self.state.as_str(), self.chunks.as_str()) == (image.state, image.chunks) {
+            true => Ok(self.read),
+            false => {
+                let why = "the worker has the modules of another image".to_owned();
+                Err(EngineError::Internal(why))
+            }
+        }
+    }
+}

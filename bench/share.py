@@ -41,7 +41,8 @@ def used_mib(device):
     if device == "soft":
         return None
     told = call("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
-    return int(told.splitlines()[0])
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return int(told.splitlines()[int(first) if first.isdigit() else 0])
 
 
 def memory(daemon, name):
@@ -106,7 +107,7 @@ def main():
     work, gib = arguments.work / str(os.getpid()), BYTES.get(arguments.billions, arguments.gib)
     settings = {"FERMATA_SPARE_WORKERS": "2"} | ({} if arguments.off else {"FERMATA_COMMON_MEMORY": "1"})
     if arguments.device == "gpu":
-        settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{int(gib) + 8}G"}
+        settings |= {"FERMATA_MEMORY_TIER": f"{int(gib) + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * int(gib) + 8}G"}
     tally = work / "tally"
     if arguments.tally:
         tally.mkdir(parents=True)

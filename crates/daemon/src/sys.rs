@@ -43,10 +43,12 @@ pub struct Extra {
     /// Whether it and all below it have System V memory, semaphores and queues of their own, where this process may see to that:
     /// CRIU dumps them only so.
     pub own_ipc: bool,
-    /// What CRIU knows of the kernel; its descriptor [`KERNEL_DESCRIPTOR`], and that of all below it.
+    /// What CRIU knows of the kernel; its descriptor [`KERNEL_DESCRIPTOR`].
     pub kernel: Option<Arc<OwnedFd>>,
-    /// Where CRIU asks for mappings; its descriptor [`MAPPINGS_DESCRIPTOR`], and that of all below it.
+    /// Where CRIU asks for mappings; its descriptor [`MAPPINGS_DESCRIPTOR`].
     pub mappings: Option<OwnedFd>,
+    /// Whether it gets those two that this process has got, if it has: for helpers on the way to a CRIU.
+    pub hands_on: bool,
 }
 
 impl Extra {
@@ -216,6 +218,9 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             for (_, number, copy) in fixed {
                 if copy >= 0 {
                     check(libc::dup2(copy, number))?;
+                } else if extra.hands_on {
+                    // It may not have got one.
+                    libc::fcntl(number, libc::F_SETFD, 0);
                 }
             }
             if let Some(umask) = extra.umask {

@@ -152,3 +152,15 @@ fn a_program_goes_on_after_its_checkpoint() -> Result<()> {
     scene.fermata().kill("heat")?;
     scene.close()
 }
+
+#[test]
+fn criu_is_told_what_it_would_ask_the_kernel() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    scene.fermata().restore("image", "back", Device::Soft)?;
+    let log = scene.sandbox().runtime();
+    let log = std::fs::read_to_string(log.join("sessions/back/criu/restore.log"))?;
+    ensure!(log.contains("Loaded kdat cache"), "{log}");
+    scene.fermata().kill("back")?;
+    scene.close()
+}

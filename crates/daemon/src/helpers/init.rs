@@ -78,7 +78,7 @@ fn enter(arguments: &[std::ffi::OsString]) -> io::Result<i32> {
     let mut command = Command::new(program);
     command.args(rest);
     sys::die_with_parent();
-    sys::prepare(&mut command, Extra::fds(vec![socket]));
+    sys::prepare(&mut command, on_the_way(vec![socket]));
     let mut child = command.spawn()?;
     drop(command);
     Ok(status_code(child.wait()?))
@@ -115,7 +115,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
         Extra {
             own_network: job.own_network,
             setsid: job.shell_job,
-            ..Extra::fds(fds)
+            ..on_the_way(fds)
         },
     );
     let mut child = command.spawn()?;
@@ -239,8 +239,16 @@ fn start_criu(job: &Job, fds: Vec<OwnedFd>) -> io::Result<Child> {
     let mut command = criu::command(&job.criu);
     command.args(["swrk", "3"]);
     quiet(&mut command);
-    sys::prepare(&mut command, Extra::fds(fds));
+    sys::prepare(&mut command, on_the_way(fds));
     command.spawn()
+}
+
+/// What a CRIU gets, or the next helper on the way to one.
+fn on_the_way(fds: Vec<OwnedFd>) -> Extra {
+    Extra {
+        hands_on: true,
+        ..Extra::fds(fds)
+    }
 }
 
 fn quiet(command: &mut Command) {

@@ -4,9 +4,9 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_store::moments;
 use tracing::{info, warn};
 
@@ -14,7 +14,10 @@ use super::ending::end_beside;
 use super::{Kind, Pool, Preload};
 use crate::failure::Result;
 use crate::proc::ProcessId;
-use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
+use crate::worker::{OPEN_TIME, STALL_TIME, STEP_TIME, Worker, unexpected};
+
+/// How often a worker is asked how much it has registered.
+const TIER_TURN: Duration = Duration::from_millis(50);
 
 /// Keeps `pool` until it is closed. Without a thread there are no spare workers; each session starts its own.
 pub fn look_after(pool: &Arc<Pool>) {
@@ -78,6 +81,9 @@ fn make(pool: &Arc<Pool>, kind: &Kind) {
                 {
                     worker.end();
                     return unfit(pool, kind, &image.image, &failure.message);
+                }
+                if kind.image.is_some() {
+                    await_tier(pool, kind, &worker);
                 }
             }
             put(pool, kind, &worker);
@@ -151,6 +157,19 @@ fn preload(worker: &Worker, image: &Preload) -> Result<()> {
     match answer {
         FromWorker::Preloaded => Ok(()),
         other => Err(unexpected(&other)),
+    }
+}
+
+/// Until the worker has registered the packs of images in memory, from which the data comes at the link's rate, or cannot.
+fn await_tier(pool: &Pool, kind: &Kind, worker: &Worker) {
+    let Some(tier) = &pool.tier else { return };
+    let until = Instant::now() + OPEN_TIME;
+    let comes = |told: &Tier| matches!(told.state, TierState::Registering | TierState::Paused);
+    while tier.keep(worker).is_ok_and(|told| comes(&told))
+        && Instant::now() < until
+        && !pool.shelf.lock().is_awaited(kind)
+    {
+        worker.pause(TIER_TURN);
     }
 }
 

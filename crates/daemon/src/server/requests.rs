@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::user::{
-    DeviceChoice, FromDaemon, Progress, Request, Restore, Resume, Text, Verb, Warmed,
+    DeviceChoice, FromDaemon, Progress, Request, Restore, Resume, Verb, Warmed,
 };
 use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};

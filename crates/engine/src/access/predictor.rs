@@ -138,9 +138,16 @@ impl Predictor {
         self.plans.get(&function).is_some_and(|plan| plan.has_text)
     }
 
-    /// Analyses all kernels and graphs of a session, so that no prediction has to.
-    pub fn prepare(&mut self, site: &Site) {
-        let Site { session, live } = site;
+    /// What this one has found out about kernels by their texts.
+    pub fn of_texts(&self) -> Self {
+        Self {
+            plans: self.plans.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Analyses all kernels of a session.
+    pub fn prepare_kernels(&mut self, session: &Session, live: &Live) {
         let world = World { session, live };
         // Those of one text after another.
         let mut functions: Vec<_> = session.functions.iter().collect();
@@ -148,6 +155,13 @@ impl Predictor {
         for (function, _) in functions {
             self.plan(function, &world);
         }
+    }
+
+    /// Analyses all kernels and graphs of a session, so that no prediction has to.
+    pub fn prepare(&mut self, site: &Site) {
+        let Site { session, live } = site;
+        self.prepare_kernels(session, live);
+        let world = World { session, live };
         for (exec, _) in session.executables.iter() {
             self.graph(exec, &world);
         }

@@ -27,6 +27,7 @@ use fermata_store::{ChunkReader, Store, Taken, moments};
 use fermata_terms::{Pace, PrefetchOrder};
 use parking_lot::Mutex;
 
+use crate::access::Predictor;
 use crate::steps::Steps;
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use blocks::Blocks;
@@ -84,7 +85,7 @@ pub fn preload(
     objects::bring_code(live);
     live.forget_current();
     made(live);
-    Ok(Preloaded::new(image, read))
+    Ok(Preloaded::new(image, read, live))
 }
 
 /// Rebuilds the session in `image`, whose content is in `store`, in a process that has served no program, and may have
@@ -106,9 +107,15 @@ pub fn load(
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
     let reader = reader(&live, store)?;
-    let (read, from) = match preloaded {
-        Some(preloaded) => (preloaded.of(image)?, Instant::now()),
-        None => begin_with(&mut live, &reader, image, &mut steps)?,
+    let (read, kernels, from) = match preloaded {
+        Some(preloaded) => {
+            let (read, kernels) = preloaded.of(image)?;
+            (read, kernels, Instant::now())
+        }
+        None => {
+            let (read, from) = begin_with(&mut live, &reader, image, &mut steps)?;
+            (read, Predictor::default(), from)
+        }
     };
     let files::Read {
         session,
@@ -126,7 +133,13 @@ pub fn load(
         made(&site.live);
     }
     let from = Instant::now();
-    let chunks = content::fill(&mut site, &reader, &table, &mut blocks, progress)?;
+    let chunks = content::fill(
+        &mut site,
+        &reader,
+        &table,
+        &mut blocks,
+        (progress, &mut steps),
+    )?;
     let taken = reader.taken();
     drop(reader);
     steps.add("now", from, 0);
@@ -136,7 +149,7 @@ pub fn load(
             &mut site,
             store,
             image.folder,
-            blocks,
+            (blocks, kernels),
             (pace, checks),
         )?),
     };
@@ -216,7 +229,7 @@ fn begin(
     site: &mut Site,
     store: &Store,
     image: &Path,
-    blocks: Blocks,
+    (blocks, kernels): (Blocks, Predictor),
     (pace, checks): (Pace, bool),
 ) -> Result<(Background, OnDemand, Option<Guard>), EngineError> {
     let live = &mut site.live;
@@ -286,8 +299,15 @@ fn begin(
     let background = loader.start()?;
     let guard = claims.map(|claims| {
         let (schedule, recorder) = (Arc::clone(&schedule), Arc::clone(&recorder));
-        Guard::new(claims, &blocks, schedule, recorder)
+        Guard::new(claims, &blocks, schedule, (recorder, kernels.of_texts()))
     });
-    let late = OnDemand::new(schedule, blocks, (recorder, pace), checks, verifier, times);
+    let late = OnDemand::new(
+        schedule,
+        blocks,
+        (recorder, kernels, pace),
+        checks,
+        verifier,
+        times,
+    );
     Ok((background, late, guard))
 }

@@ -4,23 +4,30 @@
 //! the one that the restore would make.
 
 use super::ImageFiles;
-use crate::EngineError;
+use crate::access::Predictor;
 use crate::files::Read;
+use crate::{EngineError, Live};
 
 /// An image of which everything has been made that takes no memory of its program.
 pub struct Preloaded {
     state: String,
     chunks: String,
     read: Read,
+    /// What is known of its kernels.
+    kernels: Predictor,
 }
 
 impl Preloaded {
     /// Of `image`.
-    pub(super) fn new(image: ImageFiles<'_>, read: Read) -> Self {
+    pub(super) fn new(image: ImageFiles<'_>, read: Read, live: &Live) -> Self {
+        let mut predictor = Predictor::default();
+        predictor.prepare_kernels(&read.session, live);
         Self {
             state: image.state.to_owned(),
             chunks: image.chunks.to_owned(),
             read,
+            // The texts would be kept for kernels that the program may never use.
+            kernels: predictor.of_texts(),
         }
     }
 
@@ -28,9 +35,9 @@ impl Preloaded {
     ///
     /// # Errors
     /// It is another one.
-    pub(super) fn of(self, image: ImageFiles<'_>) -> Result<Read, EngineError> {
+    pub(super) fn of(self, image: ImageFiles<'_>) -> Result<(Read, Predictor), EngineError> {
         match (self.state.as_str(), self.chunks.as_str()) == (image.state, image.chunks) {
-            true => Ok(self.read),
+            true => Ok((self.read, self.kernels)),
             false => {
                 let why = "the worker has the modules of another image".to_owned();
                 Err(EngineError::Internal(why))

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
@@ -31,6 +32,8 @@ const ADDRESSES: u32 = 64;
 const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 /// Between two registrations others get the driver.
 const PAUSE: Duration = Duration::from_millis(1);
+/// A program gets the driver for so many times as long as a registration took.
+const SHARE: u32 = 4;
 /// A window stays when its file has lost no more than this part of it.
 const CUT: u64 = 16;
 /// After this time a list of packs is made anew.
@@ -50,9 +53,9 @@ enum Added {
 }
 
 impl Tier {
-    /// Brings the windows up to date with the packs that there are; true if there is more to do at once. Registering takes 30 to 90 ms per GiB; it is meant for a thread of its own, whose
-    /// current context it changes, and stands back while a checkpoint or restore is under way. What does not
-    /// work is in [`Tier::status`].
+    /// Brings the windows up to date with the packs that there are; true if there is more to do at once. Registering takes 30 to
+    /// 90 ms per GiB, five times as long beside a program; it is meant for a thread of its own, whose current context it changes,
+    /// and stands back while a checkpoint or restore is under way. What does not work is in [`Tier::status`].
     pub fn refresh(&self, files: Result<Vec<PackFile>, StoreError>) -> bool {
         let begun = Instant::now();
         let files = match files {
@@ -152,8 +155,12 @@ impl Tier {
             let mut busy = self.busy.lock();
             self.idle.wait_while(&mut busy, |busy| *busy > 0);
             drop(busy);
+            let begun = Instant::now();
             let more = whole(&window).then(|| window.register_next());
             match more {
+                Some(Ok(true)) if self.served.load(Ordering::Relaxed) => {
+                    breathe(PAUSE.max(begun.elapsed() * SHARE));
+                }
                 Some(Ok(true)) => breathe(PAUSE),
                 Some(Ok(false)) => break,
                 Some(Err(error)) if whole(&window) => {

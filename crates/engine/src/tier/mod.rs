@@ -15,6 +15,7 @@
 mod keep;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -101,6 +102,8 @@ pub struct Tier {
     brings_staging: bool,
     /// Checkpoints and restores under way, which registering would slow down.
     busy: Mutex<usize>,
+    /// Whether a program is there, which registering would slow down, too.
+    served: AtomicBool,
     /// None is under way any more.
     idle: Condvar,
 }
@@ -138,6 +141,7 @@ impl Tier {
             staging: OnceLock::new(),
             brings_staging,
             busy: Mutex::new(0),
+            served: AtomicBool::new(false),
             idle: Condvar::new(),
         })
     }
@@ -170,6 +174,11 @@ impl Tier {
             limit: self.limit,
             trouble,
         }
+    }
+
+    /// From now on there is a program, whose calls come between registrations.
+    pub fn serve(&self) {
+        self.served.store(true, Ordering::Relaxed);
     }
 
     /// Keeps registrations from disturbing until the answer is dropped.

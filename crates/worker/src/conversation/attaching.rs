@@ -73,6 +73,9 @@ impl Worker {
             .take()
             .ok_or_else(|| internal("Attach before Open".to_owned()))?;
         self.used = true;
+        if let Some(tier) = &self.tier {
+            tier.serve();
+        }
         let kicker = consumer.kicker();
         let faults = std::mem::take(&mut self.faults);
         let held = Held {

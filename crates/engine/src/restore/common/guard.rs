@@ -75,7 +75,7 @@ impl Guard {
         claims: Arc<Claims>,
         blocks: &Arc<Blocks>,
         schedule: Arc<Schedule>,
-        recorder: Arc<Recorder>,
+        (recorder, predictor): (Arc<Recorder>, Predictor),
     ) -> Self {
         let asked = claims.blocks(blocks).into_iter();
         let asked = asked.map(|(at, len, key)| (at, Block { len, key }));
@@ -90,7 +90,7 @@ impl Guard {
             claims,
             schedule: Some(schedule),
             freed: Vec::new(),
-            predictor: Predictor::default(),
+            predictor,
             taught: HashSet::new(),
             certain: false,
             opaque: false,

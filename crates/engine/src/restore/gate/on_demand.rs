@@ -75,7 +75,7 @@ impl OnDemand {
     pub fn new(
         schedule: Arc<Schedule>,
         blocks: Arc<Blocks>,
-        (recorder, pace): (Arc<Recorder>, Pace),
+        (recorder, predictor, pace): (Arc<Recorder>, Predictor, Pace),
         checks: Arc<CheckedLaunches>,
         verifier: Arc<Verifier>,
         times: Arc<Times>,
@@ -83,7 +83,7 @@ impl OnDemand {
         Self {
             schedule,
             blocks,
-            predictor: Predictor::default(),
+            predictor,
             recorder,
             pace,
             checks,

@@ -10,6 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use fermata_device::{Direction, HostEnd, InFlight, PinnedPool};
 use fermata_store::image::ChunkTable;
@@ -19,6 +20,7 @@ use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::restore::blocks::Blocks;
+use crate::steps::Steps;
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
@@ -48,8 +50,9 @@ pub(in crate::restore) fn fill(
     reader: &ChunkReader,
     table: &ChunkTable,
     late: &mut Blocks,
-    progress: Progress<'_>,
+    (progress, steps): (Progress<'_>, &mut Steps),
 ) -> Result<u64, EngineError> {
+    let from = Instant::now();
     let exposed = site.live.expose(&site.session)?;
     let plan = pieces(&site.session, &exposed.addresses)?;
     let mut chunks: Chunks = table
@@ -61,7 +64,10 @@ pub(in crate::restore) fn fill(
     for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {
         chunks.remove(&(piece.buffer, piece.offset));
     }
-    let filled = transfer(&mut site.live, reader, &chunks, &plan, progress);
+    steps.add("now.plan", from, 0);
+    let filled = steps.time("now.copy", || {
+        transfer(&mut site.live, reader, &chunks, &plan, progress)
+    });
     site.live.forget_current();
     site.live.conceal(exposed)?;
     filled?;

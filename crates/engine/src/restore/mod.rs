@@ -110,6 +110,7 @@ pub fn load(
     let (read, kernels, from) = match preloaded {
         Some(preloaded) => {
             let (read, kernels) = preloaded.of(image)?;
+            steps.add("records", start, 0);
             (read, kernels, Instant::now())
         }
         None => {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  readers ─ read, hash ─► pinned buffers ─► uploader ─► copies into a window ─┐
-//!  mapper ── makes memory, maps it in the window, clears what was zero         │
-//!     └────── unmaps it there and maps it at its address ◄── block is full ────┘
+//!  maker ─── makes memory, maps it in the window, clears what was zero         │
+//!  mapper ── unmaps it there and maps it at its address ◄── block is full ─────┘
 //! ```
 //! What lies in the registered tier is copied from there, several pieces at once where they follow each other;
 //! hashes are looked at before or after (see `verifier`). The program cannot reach the window, so what is not
@@ -35,7 +35,7 @@ use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::background::Background;
 use crate::restore::loading::schedule::{
-    Arrived, MapperStep, Ready, Run, Schedule, Stand, UploaderStep,
+    Arrived, MakerStep, MapperStep, Ready, Run, Schedule, Stand, UploaderStep,
 };
 use crate::restore::loading::verifier::Verifier;
 use crate::restore::times::Times;
@@ -46,6 +46,9 @@ use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 /// How long memory that is short is waited for, and how often it is tried.
 const ROOM_TIME: Duration = Duration::from_secs(5);
 const ROOM_TURN: Duration = Duration::from_millis(5);
+
+/// What has been made for each block.
+type Memory = Mutex<Vec<Option<PhysicalHandle>>>;
 
 /// What the threads work on.
 pub(in crate::restore) struct Loader {
@@ -139,16 +142,19 @@ impl Loader {
         } else {
             blocks.iter().map(|it| it.at.raw()).collect()
         };
+        let memory = Mutex::new(vec![None; window.len()]);
         std::thread::scope(|scope| {
             let read = || self.end_on_error(self.read());
-            // Without one of these three nothing would come.
+            // Without one of these four nothing would come.
             self.end_on_error(help(scope, read));
             self.end_on_error(help(scope, || self.verifier.load()));
             self.end_on_error(help(scope, || self.end_on_error(self.upload(&window))));
+            let make = || self.end_on_error(self.make_all(&window, &memory));
+            self.end_on_error(help(scope, make));
             for _ in 1..helpers() {
                 let _ = help(scope, read);
             }
-            self.end_on_error(self.map(&window));
+            self.end_on_error(self.map(&window, &memory));
         });
         match self.schedule.stand() {
             Stand::Coming => {}
@@ -341,23 +347,55 @@ impl Loader {
         }
     }
 
-    fn map(&self, window: &[u64]) -> Result<(), EngineError> {
-        let mut memory: Vec<Option<PhysicalHandle>> = vec![None; window.len()];
+    /// Makes memory for blocks, and gives back what is not needed.
+    fn make_all(&self, window: &[u64], memory: &Memory) -> Result<(), EngineError> {
         let mut streams: HashMap<u32, StreamHandle> = HashMap::new();
         loop {
-            match self.schedule.job() {
-                MapperStep::End => break,
-                MapperStep::Make(index) => {
+            match self.schedule.to_make() {
+                MakerStep::End => break,
+                MakerStep::Make(index) => {
                     let times = &self.times;
                     let made = times
                         .make
                         .on(|| self.make(index, window[index], &mut streams))?;
-                    memory[index] = Some(made);
+                    memory.lock()[index] = Some(made);
                     self.schedule.made(index);
                     if self.schedule.all_made() {
                         self.times.made.get_or_init(Instant::now);
                     }
                 }
+                MakerStep::Release(index) => {
+                    let len = self.blocks.all()[index].len;
+                    let made = memory.lock()[index].take();
+                    if let Some(handle) = made {
+                        self.driver
+                            .unmap(window[index], len)
+                            .and_then(|()| self.driver.release_memory(handle))
+                            .map_err(EngineError::driver("give memory back"))?;
+                    }
+                }
+            }
+        }
+        for (device, stream) in streams {
+            self.driver
+                .set_current(self.context(device)?)
+                .and_then(|()| self.driver.destroy_stream(stream))
+                .map_err(EngineError::driver("end a stream"))?;
+        }
+        Ok(())
+    }
+
+    /// Maps blocks at their addresses when they are full, and what other workers have of them.
+    fn map(&self, window: &[u64], memory: &Memory) -> Result<(), EngineError> {
+        let any = self.all_contexts.first().copied();
+        if let Some(context) = any {
+            self.driver
+                .set_current(context)
+                .map_err(EngineError::driver("use a context"))?;
+        }
+        loop {
+            match self.schedule.to_map() {
+                MapperStep::End => return Ok(()),
                 MapperStep::Map(full) => {
                     let (times, blocks) = (&self.times, self.blocks.all());
                     times.check.on(|| {
@@ -366,7 +404,7 @@ impl Loader {
                             .check(&full, blocks, window, &self.reader, buffers)
                     })?;
                     for index in full {
-                        let Some(handle) = memory[index] else {
+                        let Some(handle) = memory.lock()[index] else {
                             continue;
                         };
                         let mut common = false;
@@ -385,24 +423,8 @@ impl Loader {
                     }
                 }
                 MapperStep::Fetch(index, memory) => self.fetched(index, memory.0.as_fd()),
-                MapperStep::Release(index) => {
-                    let len = self.blocks.all()[index].len;
-                    if let Some(handle) = memory[index].take() {
-                        self.driver
-                            .unmap(window[index], len)
-                            .and_then(|()| self.driver.release_memory(handle))
-                            .map_err(EngineError::driver("give memory back"))?;
-                    }
-                }
             }
         }
-        for (device, stream) in streams {
-            self.driver
-                .set_current(self.context(device)?)
-                .and_then(|()| self.driver.destroy_stream(stream))
-                .map_err(EngineError::driver("end a stream"))?;
-        }
-        Ok(())
     }
 
     /// Memory for a block. A driver takes seconds to give back what a process had that has just ended.

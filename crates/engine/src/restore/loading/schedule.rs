@@ -113,16 +113,23 @@ pub(in crate::restore) enum UploaderStep {
     End,
 }
 
+/// What the maker does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::restore) enum MakerStep {
+    /// Make memory for a block.
+    Make(usize),
+    /// The memory made for a block is not needed.
+    Release(usize),
+    /// Every block is settled.
+    End,
+}
+
 /// What the mapper does next.
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]
 pub(in crate::restore) enum MapperStep {
-    /// Make memory for a block.
-    Make(usize),
     /// All content of these blocks is there: map them.
     Map(Vec<usize>),
-    /// The memory made for a block is not needed.
-    Release(usize),
     /// Another worker has this memory of a block, which is to be mapped.
     Fetch(usize, Foreign),
     /// Every block is settled.
@@ -385,8 +392,28 @@ impl Schedule {
         }
     }
 
+    /// What the maker does next.
+    pub fn to_make(&self) -> MakerStep {
+        let mut state = self.state.lock();
+        loop {
+            if state.over() {
+                return MakerStep::End;
+            }
+            if let Some(block) = state.next_to_make() {
+                return MakerStep::Make(block);
+            }
+            if let Some(block) = state.release.pop_front() {
+                return MakerStep::Release(block);
+            }
+            if state.settled == state.slots.len() {
+                return MakerStep::End;
+            }
+            self.wait(&mut state);
+        }
+    }
+
     /// What the mapper does next.
-    pub fn job(&self) -> MapperStep {
+    pub fn to_map(&self) -> MapperStep {
         let mut state = self.state.lock();
         loop {
             if state.over() {
@@ -397,12 +424,6 @@ impl Schedule {
             }
             if let Some((block, memory)) = state.foreign.pop_front() {
                 return MapperStep::Fetch(block, memory);
-            }
-            if let Some(block) = state.next_to_make() {
-                return MapperStep::Make(block);
-            }
-            if let Some(block) = state.release.pop_front() {
-                return MapperStep::Release(block);
             }
             if state.settled == state.slots.len() {
                 return MapperStep::End;
@@ -593,20 +614,20 @@ mod tests {
         schedule.want(&[0]);
         schedule.want(&[0]);
         assert_eq!(takes(&schedule, 9), [0, 0, 2, 1, 1]);
-        assert_eq!(schedule.job(), MapperStep::Make(0));
-        assert_eq!(schedule.job(), MapperStep::Make(2));
+        assert_eq!(schedule.to_make(), MakerStep::Make(0));
+        assert_eq!(schedule.to_make(), MakerStep::Make(2));
     }
 
     #[test]
     fn a_block_is_present_when_its_last_piece_is_and_it_is_mapped() {
         let schedule = Schedule::new(&[2, 0], &[0, 1], SINGLY);
-        assert_eq!(schedule.job(), MapperStep::Make(0));
+        assert_eq!(schedule.to_make(), MakerStep::Make(0));
         schedule.made(0);
-        assert_eq!(schedule.job(), MapperStep::Make(1));
+        assert_eq!(schedule.to_make(), MakerStep::Make(1));
         schedule.made(1);
         assert!(schedule.all_made());
         assert_eq!(
-            schedule.job(),
+            schedule.to_map(),
             MapperStep::Map(vec![1]),
             "a block of zeros needs no copy"
         );
@@ -614,30 +635,30 @@ mod tests {
         assert_eq!(takes(&schedule, 2), [0, 0]);
         schedule.copied(run(0, 0, 1, false), 10);
         schedule.copied(run(0, 1, 1, false), 10);
-        assert_eq!(schedule.job(), MapperStep::Map(vec![0]));
+        assert_eq!(schedule.to_map(), MapperStep::Map(vec![0]));
         assert!(!schedule.have(&[0]) && schedule.have(&[1]));
         schedule.present(arrived(0));
         assert!(schedule.have_all() && schedule.bytes_done() == 20);
         assert!(!schedule.is_adopted());
         assert_eq!(schedule.arrivals(), [arrived(1), arrived(0)]);
         assert!(schedule.is_adopted());
-        assert_eq!(schedule.job(), MapperStep::End);
+        assert_eq!(schedule.to_map(), MapperStep::End);
         assert_eq!(schedule.take(), None);
     }
 
     #[test]
     fn only_what_has_not_begun_to_come_is_dropped() {
         let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2], SINGLY);
-        assert_eq!(schedule.job(), MapperStep::Make(0));
+        assert_eq!(schedule.to_make(), MakerStep::Make(0));
         assert!(!schedule.drop_block(0), "its memory is being made");
         schedule.made(0);
         assert!(schedule.drop_block(0) && schedule.drop_block(0));
         assert!(schedule.drop_block(1));
         assert_eq!(takes(&schedule, 3), [2]);
         assert!(!schedule.drop_block(2), "its piece is being read");
-        assert_eq!(schedule.job(), MapperStep::Make(2));
+        assert_eq!(schedule.to_make(), MakerStep::Make(2));
         schedule.made(2);
-        assert_eq!(schedule.job(), MapperStep::Release(0));
+        assert_eq!(schedule.to_make(), MakerStep::Release(0));
         assert!(schedule.have(&[0, 1]) && schedule.all_made());
     }
 
@@ -664,11 +685,11 @@ mod tests {
         assert_eq!(schedule.take(), None);
         schedule.made(0);
         schedule.copied(whole, 40);
-        assert_eq!(
-            schedule.job(),
-            MapperStep::Make(1),
-            "a piece of it is missing"
-        );
+        assert_eq!(schedule.to_make(), MakerStep::Make(1));
+        schedule.made(1);
+        schedule.copied(run(1, 0, 1, false), 10);
+        let next = schedule.to_map();
+        assert_eq!(next, MapperStep::Map(vec![1]), "a piece of 0 is missing");
     }
 
     fn arrived(block: usize) -> Arrived {
@@ -687,6 +708,6 @@ mod tests {
         assert!(matches!(schedule.stand(), Stand::Missed(_)));
         assert!(schedule.take().is_none() && !schedule.await_made(0));
         assert!(matches!(schedule.next(true), UploaderStep::End));
-        assert_eq!(schedule.job(), MapperStep::End);
+        assert_eq!(schedule.to_map(), MapperStep::End);
     }
 }

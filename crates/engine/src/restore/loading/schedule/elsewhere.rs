@@ -100,7 +100,7 @@ mod tests {
     use fermata_device::PhysicalHandle;
 
     use super::*;
-    use crate::restore::loading::schedule::{Arrived, Limits, MapperStep, UploaderStep};
+    use crate::restore::loading::schedule::{Arrived, Limits, MakerStep, MapperStep, UploaderStep};
 
     fn schedule(pieces: &[usize]) -> Schedule {
         let order: Vec<usize> = (0..pieces.len()).collect();
@@ -119,7 +119,7 @@ mod tests {
         assert!(!schedule.drop_block(0), "its memory may be on its way");
         assert!(matches!(schedule.next(false), UploaderStep::Idle));
         assert!(schedule.fetched(0, descriptor()));
-        let step = schedule.job();
+        let step = schedule.to_map();
         assert!(matches!(step, MapperStep::Fetch(0, _)), "{step:?}");
         assert!(!schedule.have(&[0]) && !schedule.all_made());
         schedule.present(Arrived {
@@ -128,7 +128,7 @@ mod tests {
             common: true,
         });
         assert!(schedule.have_all() && schedule.all_made() && !schedule.is_adopted());
-        assert_eq!(schedule.job(), MapperStep::End);
+        assert_eq!(schedule.to_map(), MapperStep::End);
         assert!(schedule.take().is_none());
         assert!(matches!(schedule.next(true), UploaderStep::End));
         assert_eq!(schedule.arrivals().len(), 1);
@@ -141,12 +141,12 @@ mod tests {
         schedule.ask_elsewhere(&[0, 1, 2]);
         schedule.want(&[2]);
         assert!(schedule.take_over(1) && !schedule.take_over(1));
-        assert_eq!(schedule.job(), MapperStep::Make(1));
+        assert_eq!(schedule.to_make(), MakerStep::Make(1));
         assert!(schedule.fetched(0, descriptor()));
         schedule.take_over_all();
-        let step = schedule.job();
+        let step = schedule.to_map();
         assert!(matches!(step, MapperStep::Fetch(0, _)), "{step:?}");
-        assert_eq!(schedule.job(), MapperStep::Make(2));
+        assert_eq!(schedule.to_make(), MakerStep::Make(2));
         let runs = [schedule.take(), schedule.take()];
         let blocks = runs.map(|it| it.map(|run| (run.block, run.urgent)));
         assert_eq!(blocks, [Some((2, true)), Some((1, false))]);

@@ -41,7 +41,7 @@ pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
 pub use live::{
     HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
-    level_bytes,
+    Undisturbed, level_bytes,
 };
 pub use module_images::Examining;
 pub use share::{ShareError, Sharing, event_handle};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fermata_abi::op::{ContextId, ModuleId};
 use fermata_device::{ContextHandle, Driver, ModuleHandle};
-use fermata_engine::Thread;
+use fermata_engine::{Thread, Undisturbed};
 use fermata_state::{ImageBytes, ImageId};
 
 use crate::errors::OpError;
@@ -29,7 +29,7 @@ impl Load {
     /// # Errors
     /// No thread can be made.
     pub fn begin(
-        driver: Arc<Driver>,
+        (driver, undisturbed): (Arc<Driver>, Undisturbed),
         (module, context): (ModuleId, ContextId),
         entered: ContextHandle,
         image: (ImageId, ImageBytes),
@@ -37,7 +37,7 @@ impl Load {
         let bytes = image.1.clone();
         let load = move || -> Loaded {
             driver.set_current(entered)?;
-            Ok(driver.load_padded_module(bytes.padded())?)
+            Ok(undisturbed.during(|| driver.load_padded_module(bytes.padded()))?)
         };
         Ok(Self {
             module,

@@ -28,10 +28,10 @@ impl Live {
             true => driver.primary_context(device, flags),
             false => driver.create_context(device, flags),
         };
-        let handle = match place {
-            Some(place) => slot::in_slot(place.slot, make).map_err(no_thread)??,
-            None => make()?,
-        };
+        let handle = self.undisturbed().during(|| match place {
+            Some(place) => slot::in_slot(place.slot, make).map_err(no_thread)?,
+            None => make(),
+        })?;
         let made = LiveContext {
             handle,
             device,

@@ -14,6 +14,7 @@ mod set_aside;
 mod sharing;
 mod spare;
 mod templates;
+mod undisturbed;
 mod vacate;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -43,6 +44,7 @@ pub(crate) use reach::Reach;
 pub use set_aside::SetAside;
 pub use spare::SpareStaging;
 use templates::Template;
+pub use undisturbed::Undisturbed;
 
 use crate::hashers::SharedHasher;
 use crate::module_images::Examinations;

@@ -212,6 +212,7 @@ fn begin_with(
     preconditions::host(&read.session, &live.driver)?;
     steps.add("records", from, 0);
     let from = Instant::now();
+    let _quiet = live.tier.as_ref().map(|tier| tier.quiet());
     objects::without_memory(&mut read.session, live, steps)?;
     Ok((read, from))
 }

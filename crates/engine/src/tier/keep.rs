@@ -101,7 +101,7 @@ impl Tier {
         let given_up = self.give_back(files);
         let room = !given_up.is_empty();
         // Unregistering takes its time, without the lock.
-        drop(given_up);
+        self.give(given_up);
         let mut state = self.state.lock();
         state.listed = Some(files.iter().map(|it| (it.key, it.bytes)).collect());
         if let Some(trouble) = state.trouble.as_mut().filter(|_| room) {
@@ -130,6 +130,13 @@ impl Tier {
             .collect()
     }
 
+    /// Gives windows back to the driver.
+    fn give(&self, entries: Vec<Entry>) {
+        for entry in entries {
+            self.in_turn(|| drop(entry));
+        }
+    }
+
     /// Maps and registers a file that has no window.
     ///
     /// # Errors
@@ -142,7 +149,7 @@ impl Tier {
             return Ok(Added::NoRoom);
         };
         // Without the lock, as in `take_stock`.
-        drop(room);
+        self.give(room);
         let window = match self.map(file) {
             Ok(Some(window)) => Arc::new(window),
             Ok(None) => return Ok(Added::Changed),
@@ -152,14 +159,14 @@ impl Tier {
             }
         };
         loop {
-            let mut busy = self.busy.lock();
-            self.idle.wait_while(&mut busy, |busy| *busy > 0);
-            drop(busy);
-            let begun = Instant::now();
-            let more = whole(&window).then(|| window.register_next());
+            let (more, took) = self.in_turn(|| {
+                let begun = Instant::now();
+                let more = whole(&window).then(|| window.register_next());
+                (more, begun.elapsed())
+            });
             match more {
                 Some(Ok(true)) if self.served.load(Ordering::Relaxed) => {
-                    breathe(PAUSE.max(begun.elapsed() * SHARE));
+                    breathe(PAUSE.max(took * SHARE));
                 }
                 Some(Ok(true)) => breathe(PAUSE),
                 Some(Ok(false)) => break,
@@ -191,7 +198,8 @@ impl Tier {
             && self.staging.get().is_none()
             && let Some(place) = places.next()
         {
-            match PinnedPool::at(&self.driver, place, STAGING_BUFFERS, CHUNK as usize) {
+            let pin = || PinnedPool::at(&self.driver, place, STAGING_BUFFERS, CHUNK as usize);
+            match self.in_turn(pin) {
                 // Only this thread makes them.
                 Ok(pool) => drop(self.staging.set(pool)),
                 // A driver puts its own where it likes.

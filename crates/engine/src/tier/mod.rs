@@ -106,6 +106,8 @@ pub struct Tier {
     served: AtomicBool,
     /// None is under way any more.
     idle: Condvar,
+    /// Held for each call of the driver that keeps the tier up to date.
+    turn: Mutex<()>,
 }
 
 /// Keeps the tier from registering while it lives.
@@ -143,6 +145,7 @@ impl Tier {
             busy: Mutex::new(0),
             served: AtomicBool::new(false),
             idle: Condvar::new(),
+            turn: Mutex::new(()),
         })
     }
 
@@ -181,10 +184,25 @@ impl Tier {
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps registrations from disturbing until the answer is dropped.
+    /// Keeps registrations from disturbing until the answer is dropped; one that is under way has ended.
     pub(crate) fn quiet(self: &Arc<Self>) -> Quiet {
         *self.busy.lock() += 1;
+        drop(self.turn.lock());
         Quiet(Arc::clone(self))
+    }
+
+    /// Calls the driver to keep the tier up to date, while nothing is under way.
+    fn in_turn<T>(&self, work: impl FnOnce() -> T) -> T {
+        loop {
+            let mut busy = self.busy.lock();
+            self.idle.wait_while(&mut busy, |busy| *busy > 0);
+            drop(busy);
+            let _turn = self.turn.lock();
+            // What has begun meanwhile waits for the turn's end.
+            if !self.is_busy() {
+                return work();
+            }
+        }
     }
 
     /// Whether a checkpoint or restore is under way.

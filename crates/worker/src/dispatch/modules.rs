@@ -38,7 +38,7 @@ impl Server {
         let live = &mut self.site.live;
         let entered = live.enter(context)?.handle;
         if beside && image.bytes().len() >= LARGE {
-            let driver = Arc::clone(&live.driver);
+            let driver = (Arc::clone(&live.driver), live.undisturbed());
             let load = Load::begin(driver, (module, context), entered, (name, image));
             let load = load.map_err(|error| {
                 let text = format!("cannot start a thread that loads: {error}");

@@ -1,0 +1,33 @@
+//! Calls of the driver during which no other thread makes anything: where a driver puts a program's variables depends on what was
+//! made before, and must be the same in a restore.
+
+use std::sync::Arc;
+
+use super::{Live, SpareStaging};
+use crate::Tier;
+
+/// What is made beside: the registered tier, and staging buffers.
+#[derive(Clone)]
+pub struct Undisturbed {
+    tier: Option<Arc<Tier>>,
+    staging: SpareStaging,
+}
+
+impl Undisturbed {
+    /// Does `work` while nothing is made beside; what is under way has ended.
+    pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _quiet = self.tier.as_ref().map(|tier| tier.quiet());
+        let _held = self.staging.hold();
+        work()
+    }
+}
+
+impl Live {
+    /// For work that is not to be disturbed, on any thread.
+    pub fn undisturbed(&self) -> Undisturbed {
+        Undisturbed {
+            tier: self.tier.clone(),
+            staging: self.spare_staging.clone(),
+        }
+    }
+}

@@ -145,6 +145,8 @@ struct Cost {
     device: f64,
     host: f64,
     images: usize,
+    /// Whether workers had loaded the modules of each image before its restore.
+    warm: bool,
 }
 
 fn checkpoints(runs: &[Run]) -> Result<String> {
@@ -172,8 +174,12 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
                 .map_or(String::new(), |it| format!("{:.2} s", it.stopped))
         };
         let images: usize = modes.values().map(|it| it.images).sum();
+        let warm = match modes.values().all(|it| it.warm) {
+            true => ", warm",
+            false => "",
+        };
         format!(
-            "| {} | {} | {} | {} | {} | {} | {:.2} s | {images} of {images} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {:.2} s{warm} | {images} of {images} | {} |",
             PROGRAMS[place.0].1,
             mib(most(|it| it.device)),
             mib(most(|it| it.host)),
@@ -251,6 +257,7 @@ fn cost(found: &Value) -> Cost {
                 .unwrap_or(f64::NAN),
             host: number(told, "host_bytes").unwrap_or(f64::NAN),
             images: 1,
+            warm: false,
         },
         None => Cost {
             stopped: most("stopped_s"),
@@ -258,6 +265,7 @@ fn cost(found: &Value) -> Cost {
             device: most("device_bytes"),
             host: most("host_bytes"),
             images: images.len(),
+            warm: found.get("warm").and_then(Value::as_bool) == Some(true),
         },
     }
 }
@@ -386,6 +394,10 @@ mod tests {
             ),
             "{made}"
         );
+        let mut warm = report(true);
+        warm["checkpoints"][0]["warm"] = json!(true);
+        let made = checkpoints(&[run("a.json", warm)]).unwrap();
+        assert!(made.contains("| 1.00 s, warm | 2 of 2 |"), "{made}");
         assert!(checkpoints(&[run("a.json", report(false))]).is_err());
     }
 

@@ -119,6 +119,16 @@ pub(crate) fn load(image: ImageFiles<'_>, reader: &ChunkReader) -> Result<Read, 
     })
 }
 
+/// Whether both files still are what the manifest says.
+///
+/// # Errors
+/// One is missing, damaged, or cannot be read.
+pub(crate) fn check(image: ImageFiles<'_>) -> Result<(), EngineError> {
+    read(&image.folder.join(STATE), MAX_STATE, image.state)?;
+    read(&image.folder.join(CHUNKS), MAX_CHUNKS, image.chunks)?;
+    Ok(())
+}
+
 fn read(path: &Path, limit: u64, digest: &str) -> Result<Vec<u8>, EngineError> {
     let damaged = |what: &str| {
         EngineError::Store(StoreError::Damaged {

@@ -229,3 +229,24 @@ fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next
     ensure!(ready_for(&pool(&scene)?, &image)? == before);
     scene.close()
 }
+
+#[test]
+fn an_image_that_is_damaged_after_it_was_preloaded_is_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let state = scene.fermata().image("image").join("state");
+    let sound = fs::read(&state)?;
+    let mut damaged = sound.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    scene.fermata().warm("image")?;
+    fs::write(&state, damaged)?;
+    let refused = scene.try_restore("image", "back")?;
+    ensure!(
+        refused.status != 0 && refused.stderr.contains("state"),
+        "{refused:?}"
+    );
+    fs::write(&state, sound)?;
+    scene.check_restorable("image")?;
+    scene.close()
+}

@@ -1,11 +1,11 @@
 //! What a worker that waits has of an image already, so that a restore of it finds the driver's slowest work done.
 //!
-//! The image is the same one if its files have the same digests: then its records need not be read again, and every object is
+//! The image is the same one if its files have the same digests: then its records need not be decoded again, and every object is
 //! the one that the restore would make.
 
 use super::ImageFiles;
 use crate::access::Predictor;
-use crate::files::Read;
+use crate::files::{self, Read};
 use crate::{EngineError, Live};
 
 /// An image of which everything has been made that takes no memory of its program.
@@ -31,17 +31,16 @@ impl Preloaded {
         }
     }
 
-    /// What is known of `image`.
+    /// What is known of `image`, whose files are looked at once more: one that was damaged meanwhile is not restored, whatever is known.
     ///
     /// # Errors
-    /// It is another one.
+    /// It is another image, or is damaged now.
     pub(super) fn of(self, image: ImageFiles<'_>) -> Result<(Read, Predictor), EngineError> {
-        match (self.state.as_str(), self.chunks.as_str()) == (image.state, image.chunks) {
-            true => Ok((self.read, self.kernels)),
-            false => {
-                let why = "the worker has the modules of another image".to_owned();
-                Err(EngineError::Internal(why))
-            }
+        if (self.state.as_str(), self.chunks.as_str()) != (image.state, image.chunks) {
+            let why = "the worker has the modules of another image".to_owned();
+            return Err(EngineError::Internal(why));
         }
+        files::check(image)?;
+        Ok((self.read, self.kernels))
     }
 }

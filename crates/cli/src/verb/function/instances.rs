@@ -51,6 +51,19 @@ impl Host for Instances {
 }
 
 impl Instances {
+    /// Has workers load the image's modules, so that the first request finds them; another device's would not be used.
+    pub fn warm(&self) {
+        if self.device == DeviceChoice::Auto {
+            let verb = Verb::Warm {
+                image: self.image.as_path().into(),
+                trust_owner: false,
+                gpus: None,
+            };
+            // Of what does not work here, the first start tells.
+            let _ = question(&verb, &Printer::new(false, true));
+        }
+    }
+
     fn restore(&self) -> Result<Restored, Failure> {
         let verb = Verb::Restore(user::Restore {
             device: self.device,

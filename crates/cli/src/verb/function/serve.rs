@@ -124,7 +124,13 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         )?,
         false => printer.data(&format!("http://{address}\n"))?,
     }
-    fermata_function::serve(listener, config, Arc::new(instances), &stop)
+    let instances = Arc::new(instances);
+    let first = Arc::clone(&instances);
+    // Without a thread the first request waits for longer.
+    let _ = std::thread::Builder::new()
+        .name("warm".into())
+        .spawn(move || first.warm());
+    fermata_function::serve(listener, config, instances, &stop)
         .map_err(|error| Failure::io("serve", &error))?;
     Ok(0)
 }

@@ -166,7 +166,7 @@ pub const SETTINGS: &[Setting] = &[
         Daemon,
         Count(64),
         "workers that are started ahead for each process (the first four) of an image that was restored, with the process's modules loaded; 0: none",
-        "1",
+        "1; 0 if `FERMATA_SPARE_WORKERS` is 0",
     ),
     setting(
         "FERMATA_SPARE_IDLE",

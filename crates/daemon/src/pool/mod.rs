@@ -76,9 +76,11 @@ impl Pool {
             many.unwrap_or(usual)
         };
         let idle = number("FERMATA_SPARE_IDLE").unwrap_or(USUAL_IDLE);
+        let most = many("FERMATA_SPARE_WORKERS", USUAL);
         let limits = Limits {
-            most: many("FERMATA_SPARE_WORKERS", USUAL),
-            preloaded: many("FERMATA_SPARE_PRELOADED", USUAL_PRELOADED),
+            most,
+            // Who wants no workers that wait has said so.
+            preloaded: many("FERMATA_SPARE_PRELOADED", USUAL_PRELOADED.min(most)),
             idle: (idle > 0).then(|| Duration::from_secs(idle)),
         };
         Arc::new(Self {

@@ -18,6 +18,11 @@ struct Shared {
 
 impl Shared {
     fn new(mib: u64, rest: u64, wait: u64) -> Result<Self> {
+        Self::with_spare(mib, rest, wait, 1)
+    }
+
+    /// With so many workers that wait.
+    fn with_spare(mib: u64, rest: u64, wait: u64, spare: usize) -> Result<Self> {
         let scene = Scene::new()?;
         let folder = scene.sandbox().work().join("gpu");
         let shared = Self {
@@ -26,6 +31,7 @@ impl Shared {
                 ("FERMATA_SOFTGPU_MEMORY", format!("{mib}M")),
                 ("FERMATA_PRIORITY_REST", rest.to_string()),
                 ("FERMATA_PRIORITY_WAIT", wait.to_string()),
+                ("FERMATA_SPARE_WORKERS", spare.to_string()),
             ],
             scene,
         };
@@ -50,6 +56,15 @@ impl Shared {
         let all = self.sessions()?;
         let found = all.into_iter().find(|it| it["name"] == name);
         found.with_context(|| format!("no session `{name}`"))
+    }
+
+    /// How many workers wait.
+    fn waiting(&self) -> Result<usize> {
+        let told = self.scene.fermata().call(&["ps", "--pool", "--json"])?;
+        let told: Value = serde_json::from_str(&told.success("fermata ps --pool")?.stdout)?;
+        let kinds = told["pool"]["kinds"].as_array().context("kinds")?;
+        let ready = kinds.iter().filter_map(|it| it["ready"].as_array());
+        Ok(ready.map(Vec::len).sum())
     }
 
     fn state(&self, name: &str) -> Result<String> {
@@ -151,6 +166,31 @@ fn equals_keep_their_memory_and_a_program_that_gets_none_is_told_so_as_ever() ->
     ensure!(shared.state("one")? == "running");
     shared.scene.let_go()?;
     shared.ends_right("one")?;
+    shared.close()
+}
+
+#[test]
+fn workers_that_wait_give_way_before_any_session_does() -> Result<()> {
+    let shared = Shared::with_spare(14, 0, 600, 3)?;
+    shared.start_held("one", 0)?;
+    wait_until("workers wait", || Ok(shared.waiting()? >= 3))?;
+    // It takes one of them, and lacks memory while others wait.
+    shared.start("other", 0, false)?;
+    shared.wait_state("other", "exited")?;
+    let told = shared.scene.fermata().log("other")?;
+    ensure!(told.contains("cudaErrorMemoryAllocation"), "{told}");
+    let log = shared.log()?;
+    ensure!(
+        log.contains("no workers wait for sessions any more: `other` lacks"),
+        "{log}"
+    );
+    ensure!(shared.state("one")? == "running");
+    shared.scene.let_go()?;
+    shared.ends_right("one")?;
+    // The next session fills the pool again.
+    shared.start("last", 0, false)?;
+    shared.ends_right("last")?;
+    wait_until("workers wait again", || Ok(shared.waiting()? >= 3))?;
     shared.close()
 }
 

@@ -198,6 +198,15 @@ impl Pool {
         ready.map(|it| Arc::clone(&it.worker)).collect()
     }
 
+    /// Ends the workers that wait, whose contexts and modules take memory that somebody lacks; whether there were any. The next session
+    /// fills the pool again.
+    pub fn give_way(&self, soft: bool) -> bool {
+        let given_up = self.shelf.lock().give_up(|it| it.driver.soft == soft);
+        self.changed.notify_all();
+        given_up.iter().for_each(|worker| worker.end());
+        !given_up.is_empty()
+    }
+
     /// Ends all waiting workers, for good.
     pub fn close(&self) {
         let workers = self.shelf.lock().close();

@@ -207,6 +207,17 @@ impl<K: PartialEq + Clone, W> Shelf<K, W> {
         }
     }
 
+    /// The workers that wait, of all kinds that are `which`; no others are made before the next [`Shelf::want`].
+    #[must_use = "they are to be ended"]
+    pub fn give_up(&mut self, which: impl Fn(&K) -> bool) -> Vec<W> {
+        let kinds = self.kinds.iter_mut().filter(|it| which(&it.key));
+        let given_up = kinds.flat_map(|kind| {
+            kind.fill = false;
+            kind.ready.drain(..)
+        });
+        given_up.map(|it| it.worker).collect()
+    }
+
     /// A worker has ended. The answer is itself and the pause until the next one, if it was one that waited.
     pub fn died(
         &mut self,
@@ -490,6 +501,21 @@ mod tests {
         shelf.unfit(&"a");
         assert_eq!((shelf.begin(now), shelf.next()), (None, None));
         assert!(!shelf.wait(&"a"), "nothing comes");
+        assert!(want(&mut shelf, "a").is_empty());
+        assert_eq!(shelf.begin(now), Some("a"));
+    }
+
+    #[test]
+    fn what_is_given_up_is_not_made_again_before_it_is_wanted() {
+        let (mut shelf, now) = shelf(2, Some(9));
+        for (numbers, key) in [([1, 2], "a"), ([3, 4], "b")] {
+            assert!(want(&mut shelf, key).is_empty());
+            assert_eq!(fill(&mut shelf, &numbers, now), numbers);
+        }
+        assert_eq!(shelf.give_up(|it| *it == "a"), [1, 2]);
+        assert!(shelf.give_up(|it| *it == "a").is_empty());
+        assert_eq!((shelf.begin(now), shelf.take(&"a", |_| true)), (None, None));
+        assert_eq!(shelf.take(&"b", |_| true), Some(3));
         assert!(want(&mut shelf, "a").is_empty());
         assert_eq!(shelf.begin(now), Some("a"));
     }

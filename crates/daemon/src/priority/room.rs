@@ -1,4 +1,5 @@
-//! Making room: sessions of lower priority are paused, the least first, until the one that asks has its memory.
+//! Making room: workers that wait are ended, then sessions of lower priority are paused, the least first, until the one that asks
+//! has its memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -116,12 +117,19 @@ pub fn ahead(daemon: &Arc<Daemon>, need: &Need, variables: &Variables) {
     }
 }
 
-/// Pauses one session of lower priority, if that helps; waits for it as long as the setting says. What could not be paused is in the
-/// log.
+/// Ends the workers that wait for sessions, if there are some; else pauses one session of lower priority, if that helps, and waits for
+/// it as long as the setting says. What could not be paused is in the log.
 ///
 /// # Errors
 /// Why there is no room.
 pub fn make(daemon: &Arc<Daemon>, need: &Need) -> Result<()> {
+    if daemon.pool.give_way(need.gpu != Gpu::Real) {
+        info!(
+            "no workers wait for sessions any more: `{}` lacks {} bytes",
+            need.name, need.bytes
+        );
+        return Ok(());
+    }
     let _asking = daemon.priorities.ask();
     let until = Instant::now() + daemon.priorities.wait;
     let mut skipped = BTreeSet::new();

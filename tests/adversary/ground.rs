@@ -26,8 +26,9 @@ const MOVING: [&str; 6] = ["--steps", "400", "--size", "128", "--pause-ms", "3"]
 const WAITS_AT: u64 = 300;
 /// The name of that program, and of the neighbour.
 const PROGRAM: &str = "heat2d";
-/// Workers that may wait for a program: one, and one that is being started in its place.
-const SPARES: usize = 2;
+/// Workers that may wait: one for any program, one for each of the two images restored last, and one that is being started in the place
+/// of one of them.
+const SPARES: usize = 4;
 
 /// Logs of failed restores that a daemon keeps.
 const KEPT_LOGS: usize = 8;

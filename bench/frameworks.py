@@ -294,7 +294,8 @@ def interrupted(runner, name, mode, straight, limit, given):
     finally:
         journey.close()
     found = {
-        "program": name, "mode": mode, "swapped": given.swap, "warm": given.warm, "steps": chosen, "restored": len(journey.done), "failed": failed,
+        "program": name, "mode": mode, "swapped": given.swap, "warm": given.warm, "steps": chosen,
+        "restored": len(journey.done), "failed": failed,
         "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
         "checkpoints": journey.done,
     }

@@ -562,7 +562,7 @@ pub struct Resumed {
 }
 
 /// What is ready for an image's next restore.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmed {
     /// The image's folder.
     #[serde(with = "crate::text::path")]

@@ -1,11 +1,10 @@
 //! A module that the driver loads on a thread of its own.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_abi::op::{ContextId, ModuleId};
-use fermata_device::{ContextHandle, Driver, ModuleHandle};
+use fermata_device::{ContextHandle, ModuleHandle};
 use fermata_engine::{Thread, Undisturbed};
 use fermata_state::{ImageBytes, ImageId};
 
@@ -29,15 +28,15 @@ impl Load {
     /// # Errors
     /// No thread can be made.
     pub fn begin(
-        (driver, undisturbed): (Arc<Driver>, Undisturbed),
+        undisturbed: Undisturbed,
         (module, context): (ModuleId, ContextId),
         entered: ContextHandle,
         image: (ImageId, ImageBytes),
     ) -> io::Result<Self> {
         let bytes = image.1.clone();
         let load = move || -> Loaded {
-            driver.set_current(entered)?;
-            Ok(undisturbed.during(|| driver.load_padded_module(bytes.padded()))?)
+            undisturbed.driver.set_current(entered)?;
+            Ok(undisturbed.load_module(&bytes)?)
         };
         Ok(Self {
             module,

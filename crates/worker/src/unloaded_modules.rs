@@ -7,8 +7,6 @@
 //!  memory runs out, or the same image comes again with nothing after it ─► unloaded
 //! ```
 
-use std::sync::Arc;
-
 use fermata_abi::op::{ContextId, ModuleId};
 use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
@@ -34,18 +32,13 @@ impl Server {
             self.unload_kept(&again)?;
         }
         self.site.live.enter(context)?;
-        let (driver, undisturbed) = {
-            let live = &self.site.live;
-            (Arc::clone(&live.driver), live.undisturbed())
-        };
-        let load = || undisturbed.during(|| driver.load_padded_module(image.padded()));
-        let refused = match load() {
+        let refused = match self.site.live.undisturbed().load_module(image) {
             Ok(loaded) => return Ok(loaded),
             Err(refused) => refused,
         };
         if refused.error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() {
             self.site.live.enter(context)?;
-            return Ok(load()?);
+            return Ok(self.site.live.undisturbed().load_module(image)?);
         }
         Err(refused.into())
     }

@@ -276,6 +276,17 @@ impl<'a> Fermata<'a> {
         self.call(&all)?.success("fermata restore")
     }
 
+    /// The workers that wait for sessions: `pool` of `fermata ps --pool --json`.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn pool(&self) -> Result<serde_json::Value> {
+        let told = self.call(&["ps", "--pool", "--json"])?;
+        let told: serde_json::Value =
+            serde_json::from_str(&told.success("fermata ps --pool")?.stdout)?;
+        Ok(told["pool"].clone())
+    }
+
     /// Has workers wait for `image`, one for each of its processes that use CUDA.
     ///
     /// # Errors

@@ -10,13 +10,6 @@ use fermata_e2e::processes::{self, Process};
 use fermata_e2e::scene::{SHORT, Scene, Which, kill_nine, wait_gone, wait_until};
 use serde_json::Value;
 
-/// The pool.
-fn pool(scene: &Scene) -> Result<Value> {
-    let told = scene.fermata().call(&["ps", "--pool", "--json"])?;
-    let told: Value = serde_json::from_str(&told.success("fermata ps --pool")?.stdout)?;
-    Ok(told["pool"].clone())
-}
-
 /// The numbers of the software GPU's workers that wait for any program.
 fn ready(pool: &Value) -> Result<Vec<i32>> {
     numbers(pool, |it| it["image"].is_null())
@@ -60,8 +53,10 @@ fn run(scene: &Scene, name: &str) -> Result<()> {
 }
 
 fn wait_ready(scene: &Scene, count: usize) -> Result<Vec<i32>> {
-    wait_until("workers wait", || Ok(ready(&pool(scene)?)?.len() == count))?;
-    ready(&pool(scene)?)
+    wait_until("workers wait", || {
+        Ok(ready(&scene.fermata().pool()?)?.len() == count)
+    })?;
+    ready(&scene.fermata().pool()?)
 }
 
 fn alive(pid: i32) -> Result<Process> {
@@ -79,11 +74,11 @@ fn a_worker_that_dies_while_it_waits_is_replaced_and_nothing_else_notices() -> R
     let [dead, other] = [alive(before[0])?, alive(before[1])?];
     kill_nine(&dead)?;
     wait_until("another one waits", || {
-        let ready = ready(&pool(&scene)?)?;
+        let ready = ready(&scene.fermata().pool()?)?;
         Ok(ready.len() == 2 && !ready.contains(&dead.pid))
     })?;
     ensure!(alive(other.pid)? == other && alive(serving.pid)? == serving);
-    let told = pool(&scene)?;
+    let told = scene.fermata().pool()?;
     ensure!(number(&told, "failed")? == 1, "{told}");
     let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
     let line = format!("worker {}, which waited for a session, is lost", dead.pid);
@@ -125,9 +120,9 @@ fn workers_that_cannot_be_started_are_tried_ever_more_slowly_and_sessions_run() 
     let path = driver.to_str().context("path")?;
     daemon(&scene, &[("FERMATA_REAL_LIBCUDA", path)])?;
     wait_until("it was tried three times", || {
-        Ok(number(&pool(&scene)?, "failed")? >= 3)
+        Ok(number(&scene.fermata().pool()?, "failed")? >= 3)
     })?;
-    let told = pool(&scene)?;
+    let told = scene.fermata().pool()?;
     let kind = &told["kinds"][0];
     let trouble = kind["trouble"].as_str().unwrap_or_default();
     // The third pause is 4 s long; on a busy machine it may be over.
@@ -147,11 +142,11 @@ fn a_worker_that_no_session_uses_is_ended_and_the_next_session_fills_the_pool() 
     for round in 1..=2 {
         run(&scene, &format!("heat-{round}"))?;
         wait_until("it is ended", || {
-            let told = pool(&scene)?;
+            let told = scene.fermata().pool()?;
             Ok(ready(&told)?.is_empty() && number(&told, "idle_ended")? >= round)
         })?;
     }
-    let told = pool(&scene)?;
+    let told = scene.fermata().pool()?;
     ensure!(
         told["idle_seconds"] == 1 && number(&told, "failed")? == 0,
         "{told}"
@@ -183,17 +178,17 @@ fn a_session_that_comes_while_the_pool_is_filled_gets_the_worker_that_is_being_m
     })?;
     start("third")?;
     wait_until("a session waits for it", || {
-        let told = pool(&scene)?;
+        let told = scene.fermata().pool()?;
         let kinds = told["kinds"].as_array().context("kinds")?;
         Ok(kinds.iter().any(|it| it["awaited"] == 1))
     })?;
-    let failed = number(&pool(&scene)?, "failed")?;
+    let failed = number(&scene.fermata().pool()?, "failed")?;
     fs::remove_file(&moment)?;
     for name in ["second", "third"] {
         scene.wait_steps(name, 10)?;
     }
     wait_ready(&scene, 1)?;
-    ensure!(failed == 0 && number(&pool(&scene)?, "failed")? == 0);
+    ensure!(failed == 0 && number(&scene.fermata().pool()?, "failed")? == 0);
     scene.fermata().kill("second")?;
     scene.fermata().kill("third")?;
     scene.close()
@@ -206,7 +201,7 @@ fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next
     scene.make_held_image("image")?;
     let image = scene.fermata().image("image");
     scene.fermata().warm("image")?;
-    let mut before = ready_for(&pool(&scene)?, &image)?;
+    let mut before = ready_for(&scene.fermata().pool()?, &image)?;
     let table = scene.fermata().call(&["ps", "--pool"])?;
     let table = table.success("fermata ps --pool")?.stdout;
     ensure!(table.contains("  image  "), "{table}");
@@ -216,7 +211,7 @@ fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next
         let worker = scene.process(name, Which::Worker)?;
         ensure!(before == [worker.pid], "{before:?}, and {worker:?} serves");
         wait_until("the next one waits", || {
-            before = ready_for(&pool(&scene)?, &image)?;
+            before = ready_for(&scene.fermata().pool()?, &image)?;
             Ok(before.len() == 1)
         })?;
     }
@@ -226,7 +221,7 @@ fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next
     }
     // A program that is started gets another one.
     run(&scene, "third")?;
-    ensure!(ready_for(&pool(&scene)?, &image)? == before);
+    ensure!(ready_for(&scene.fermata().pool()?, &image)? == before);
     scene.close()
 }
 

@@ -60,9 +60,8 @@ impl Shared {
 
     /// How many workers wait.
     fn waiting(&self) -> Result<usize> {
-        let told = self.scene.fermata().call(&["ps", "--pool", "--json"])?;
-        let told: Value = serde_json::from_str(&told.success("fermata ps --pool")?.stdout)?;
-        let kinds = told["pool"]["kinds"].as_array().context("kinds")?;
+        let told = self.scene.fermata().pool()?;
+        let kinds = told["kinds"].as_array().context("kinds")?;
         let ready = kinds.iter().filter_map(|it| it["ready"].as_array());
         Ok(ready.map(Vec::len).sum())
     }

@@ -189,8 +189,7 @@ impl ImageCache {
             bytes,
             cached,
             cache: Some(self.status()),
-            workers: 0,
-            workers_wanted: 0,
+            ..Warmed::default()
         })
     }
 

@@ -541,19 +541,15 @@ impl Source {
     ) -> Result<Arc<Worker>> {
         let pool = &self.daemon.pool;
         let kernels_first = place.agent.kernels_first;
+        let part = self.preload(place);
         let worker = phases.time("device.worker", || {
             let variables = self.variables_of(driver, Some(place));
-            pool.take_for(
-                driver,
-                &variables,
-                kernels_first,
-                Some(&self.preload(place)),
-            )
+            pool.take_for(driver, &variables, kernels_first, Some(&part))
         })?;
         let request = ToWorker::Load {
-            store: self.store.clone(),
-            image: place.folder(self.image.dir()),
-            digests: self.digests(place),
+            store: part.store,
+            image: part.part,
+            digests: part.digests,
             pace,
             check: self.check,
             ignore_places: self.ignore_places,

@@ -247,17 +247,13 @@ fn warm(
     report: &mut dyn FnMut(u64, u64),
 ) -> Result<FromDaemon> {
     let source = Source::open(daemon, request, None)?;
-    let path = resolve(daemon, &request.image)?;
+    let image = source.image.dir();
     let warmed = match &daemon.cache {
-        Some(cache) => cache.warm(&path, report)?,
+        Some(cache) => cache.warm(image, report)?,
         None => Warmed {
-            image: path,
+            image: image.to_owned(),
             in_memory: is_memory(source.store()),
-            bytes: 0,
-            cached: 0,
-            cache: None,
-            workers: 0,
-            workers_wanted: 0,
+            ..Warmed::default()
         },
     };
     let [workers, workers_wanted] = source.ready_ahead();

@@ -1,7 +1,6 @@
 //! Modules, kernels and device variables.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use fermata_abi::op::{
     Address, Blob, ContextId, FunctionId, FunctionInfo, ImageRef, LinkJob, ModuleId, ModuleInfo,
@@ -38,8 +37,8 @@ impl Server {
         let live = &mut self.site.live;
         let entered = live.enter(context)?.handle;
         if beside && image.bytes().len() >= LARGE {
-            let driver = (Arc::clone(&live.driver), live.undisturbed());
-            let load = Load::begin(driver, (module, context), entered, (name, image));
+            let undisturbed = live.undisturbed();
+            let load = Load::begin(undisturbed, (module, context), entered, (name, image));
             let load = load.map_err(|error| {
                 let text = format!("cannot start a thread that loads: {error}");
                 OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)

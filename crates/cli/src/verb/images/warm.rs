@@ -15,9 +15,9 @@ use crate::progress::Progress;
 /// a disk.
 ///
 /// A worker is kept for each process of the image (`FERMATA_SPARE_PRELOADED`), on its GPU; `fermata ps --pool` shows them. A
-/// restore makes them again for the next one. The daemon does so by itself with every image that it has written or restored, if `FERMATA_CACHE` in its
-/// environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least recently is dropped
-/// first. `fermata doctor` says how full the cache is.
+/// restore makes them again for the next one. The daemon brings every image that it has written or restored into the cache by itself,
+/// if `FERMATA_CACHE` in its environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least
+/// recently is dropped first. `fermata doctor` says how full the cache is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -180,10 +180,7 @@ fn module(
         .map_err(EngineError::driver(format!("load {named}")))?;
     let image = session.image_bytes(image);
     let image = image.ok_or_else(|| EngineError::Damaged(format!("{named} has no image")))?;
-    let driver = &live.driver;
-    let loaded = live
-        .undisturbed()
-        .during(|| driver.load_padded_module(image.padded()));
+    let loaded = live.undisturbed().load_module(image);
     let refused = |source| EngineError::Module {
         module: named.to_owned(),
         source,

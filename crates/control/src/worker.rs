@@ -284,6 +284,8 @@ pub enum Hold {
     /// Those that have work at this moment; each of the others once it has been given the next piece of work that may wait
     /// for other streams or processes. Asked for again, those that have come to an end of that piece may get another.
     Step(Meeting),
+    /// Those that are held now: none is let on, it is only looked how far they have come.
+    Same,
     /// All.
     All,
     /// All, and whatever the program sends is taken: its threads are about to be parked.

@@ -34,6 +34,7 @@ impl Server {
                 let busy = self.queues.busy_streams(None);
                 self.hold = Hold::Some(busy.into_iter().collect());
             }
+            Asked::Same => self.pace_all(),
             Asked::Step(to) => {
                 self.pace_all();
                 self.look_at_paces();

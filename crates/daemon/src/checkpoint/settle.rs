@@ -36,13 +36,15 @@ const HELD: Duration = Duration::from_millis(200);
 /// How long what the devices are at may take, unless [`LONGEST_SETTING`] says it: the program is not stopped meanwhile.
 const LONGEST: u64 = 300;
 const LONGEST_SETTING: &str = "FERMATA_DEVICE_WAIT";
-/// Between two looks: while all streams are held or go on by steps, and while they go on freely.
-const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(5)];
+/// Between two looks: while all streams are held, while they go on by steps, and while they go on freely.
+const TURN_HELD: Duration = Duration::from_micros(500);
+const TURN_STEPS: Duration = Duration::from_micros(200);
+const TURN_FREE: Duration = Duration::from_millis(5);
 /// How often it is said what is waited for.
 const SAYING: Duration = Duration::from_secs(2);
 
 /// What a stream of a process is at.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Work {
     /// Which of the workers has it.
     worker: usize,
@@ -98,6 +100,41 @@ impl Patience {
     }
 }
 
+/// How streams go on in one round.
+#[derive(Debug)]
+struct Round {
+    how: Hold,
+    /// What was seen at the last look.
+    last: Option<Vec<Work>>,
+}
+
+impl Round {
+    fn new(how: Hold) -> Self {
+        Self { how, last: None }
+    }
+
+    /// What to ask the workers next.
+    ///
+    /// Streams that go on by steps are let on only where two looks find the same. The look that finds the end of what is
+    /// waited for must let none on: one rank would be in the next collective, and another, which was asked a moment before,
+    /// would be held in front of it. Ranks that wait for the end of each step meet so round after round, for a minute once.
+    fn next(&mut self, now: Vec<Work>) -> Hold {
+        let moved = self.last.as_ref() != Some(&now);
+        self.last = Some(now);
+        match self.how {
+            Hold::Step(_) if moved => Hold::Same,
+            how => how,
+        }
+    }
+
+    fn turn(&self) -> Duration {
+        match self.how {
+            Hold::Step(_) => TURN_STEPS,
+            _ => TURN_FREE,
+        }
+    }
+}
+
 impl Halt<'_> {
     /// Holds all streams of all processes and waits until the devices are idle.
     ///
@@ -145,11 +182,12 @@ impl Halt<'_> {
                 return Ok(Settled { since, waited });
             }
             let long = busy(&workers, Hold::All)?;
-            let how = patience.next(&long);
+            let mut round = Round::new(patience.next(&long));
+            let mut ask = round.how;
             waited = waited.or_else(|| first_named(&long).cloned());
             let mut looked = Instant::now();
             loop {
-                let now = busy(&workers, how)?;
+                let now = busy(&workers, ask)?;
                 let Some(work) = first_named(&now).filter(|_| goes_on(&long, &now)) else {
                     break;
                 };
@@ -167,11 +205,9 @@ impl Halt<'_> {
                     let phase = format!("{WAITING} for {}", work.in_words(served));
                     report(&phase, so_far.as_secs(), longest.as_secs());
                 }
-                workers[work.worker].pause(match how {
-                    Hold::Step(_) => TURNS[0],
-                    _ => TURNS[1],
-                });
-                if looked.elapsed() >= TURNS[1] {
+                workers[work.worker].pause(round.turn());
+                ask = round.next(now);
+                if looked.elapsed() >= TURN_FREE {
                     looked = Instant::now();
                     // The program runs, and writes its memory.
                     meanwhile();
@@ -208,7 +244,7 @@ fn become_idle(workers: &[Arc<Worker>]) -> Result<bool> {
         if moved.elapsed() >= SOON || begun.elapsed() >= HELD {
             return Ok(false);
         }
-        workers[late].pause(TURNS[0]);
+        workers[late].pause(TURN_HELD);
     }
 }
 
@@ -292,6 +328,24 @@ mod tests {
             assert_eq!(patience.next(&long), Hold::Step(Meeting::Collectives));
         }
         assert_eq!(patience.next(&long), Hold::Step(Meeting::Kernels));
+    }
+
+    #[test]
+    fn streams_are_let_on_by_steps_only_while_nothing_moves() {
+        let how = Hold::Step(Meeting::Collectives);
+        let (waits, both) = (
+            vec![work(0, 7, true)],
+            vec![work(0, 7, true), work(1, 7, true)],
+        );
+        let mut round = Round::new(how);
+        // The other rank enters: what it was let on for is under way.
+        assert_eq!(round.next(waits.clone()), Hold::Same);
+        assert_eq!(round.next(both.clone()), Hold::Same);
+        assert_eq!(round.next(both), how);
+        assert_eq!(round.next(waits.clone()), Hold::Same);
+        assert_eq!(round.next(waits), how);
+        let mut free = Round::new(Hold::Busy);
+        assert_eq!(free.next(Vec::new()), Hold::Busy);
     }
 
     #[test]

@@ -55,6 +55,26 @@ impl Scene {
         options: &[&str],
         mode: Mode,
     ) -> Result<()> {
+        Self::comes_back_after(&|_| Ok(()), variables, name, options, mode)
+    }
+
+    /// As [`Scene::comes_back`], in a worker that has loaded the image ahead.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn comes_back_warm(name: &str, options: &[&str], mode: Mode) -> Result<()> {
+        let warm = |fermata: &Fermata| fermata.warm("image");
+        Self::comes_back_after(&warm, &[], name, options, mode)
+    }
+
+    /// `before` is called between the checkpoint and the restore.
+    fn comes_back_after(
+        before: &dyn Fn(&Fermata) -> Result<()>,
+        variables: &[(&str, String)],
+        name: &str,
+        options: &[&str],
+        mode: Mode,
+    ) -> Result<()> {
         let scene = Self::new()?;
         let fermata = scene.fermata();
         let program = scene.tree().program(name)?;
@@ -66,6 +86,7 @@ impl Scene {
         scene.wait_steps("one", 3)?;
         fermata.checkpoint("one", "image", mode)?;
         fermata.kill("one")?;
+        before(&fermata)?;
         scene.let_go()?;
         scene
             .try_restore("image", "again")?

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::Device;
+use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::processes::{self, Process};
 use fermata_e2e::scene::{SHORT, Scene, Which, kill_nine, wait_gone, wait_until};
 use serde_json::Value;
@@ -223,6 +223,12 @@ fn a_restore_gets_a_worker_that_has_loaded_its_image_and_leaves_one_for_the_next
     run(&scene, "third")?;
     ensure!(ready_for(&scene.fermata().pool()?, &image)? == before);
     scene.close()
+}
+
+#[test]
+fn variables_that_were_filled_ahead_are_those_of_the_image() -> Result<()> {
+    let options = ["--size", "1", "--steps", "60"];
+    Scene::comes_back_warm("symbols", &options, Mode::Cow)
 }
 
 #[test]

@@ -5,4 +5,4 @@ mod pieces;
 pub mod stop;
 
 pub(crate) use engines::Engines;
-pub(crate) use pieces::{Piece, Source, pieces};
+pub(crate) use pieces::{Piece, Source, pieces, variable_pieces};

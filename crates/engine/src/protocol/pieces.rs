@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::{Address, ArrayId, MemoryId};
+use fermata_abi::op::{Address, ArrayId, MemoryId, ModuleId};
 use fermata_state::{BufferOwner, Session};
 
 use crate::{CHUNK, EngineError};
@@ -100,16 +100,7 @@ pub(crate) fn pieces(
                 });
             }
             BufferOwner::Variable { module, name } => {
-                let module = session.modules.get(*module)?;
-                let device = session.contexts.get(module.context)?.device;
-                let Some(variable) = module.variables.get(name) else {
-                    continue;
-                };
-                let address = variable.address;
-                linear(&mut pieces, number, bytes, |offset| Source::Device {
-                    device,
-                    address: address + offset,
-                });
+                variable(&mut pieces, session, (*module, name), (number, bytes))?;
             }
             BufferOwner::Host(region) => {
                 linear(&mut pieces, number, bytes, |offset| Source::Host {
@@ -121,6 +112,40 @@ pub(crate) fn pieces(
         }
     }
     Ok(pieces)
+}
+
+/// The pieces of the variables of all modules, which need no memory but that of the modules.
+///
+/// # Errors
+/// The session is not whole.
+pub(crate) fn variable_pieces(session: &Session) -> Result<Vec<Piece>, EngineError> {
+    let mut pieces = Vec::new();
+    for buffer in session.buffers() {
+        if let BufferOwner::Variable { module, name } = &buffer.owner {
+            let of = (buffer.number, buffer.bytes);
+            variable(&mut pieces, session, (*module, name), of)?;
+        }
+    }
+    Ok(pieces)
+}
+
+fn variable(
+    pieces: &mut Vec<Piece>,
+    session: &Session,
+    (module, name): (ModuleId, &str),
+    (number, bytes): (u64, u64),
+) -> Result<(), EngineError> {
+    let module = session.modules.get(module)?;
+    let device = session.contexts.get(module.context)?.device;
+    let Some(variable) = module.variables.get(name) else {
+        return Ok(());
+    };
+    let address = variable.address;
+    linear(pieces, number, bytes, |offset| Source::Device {
+        device,
+        address: address + offset,
+    });
+    Ok(())
 }
 
 fn array_pieces(

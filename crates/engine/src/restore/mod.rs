@@ -40,7 +40,9 @@ use loading::content;
 use loading::loader::{self, Loader};
 use loading::prefetch_order::in_order;
 use loading::schedule::{Limits, Schedule};
+use loading::variables::{self, Filled};
 use loading::verifier::Verifier;
+use preload::Known;
 use rebuild::{objects, preconditions};
 use times::Times;
 
@@ -69,7 +71,7 @@ pub struct Loaded {
 }
 
 /// Does ahead what a restore of `image` begins with, in a process that has served no program: reads what is there, and makes
-/// contexts, modules, kernels, streams and events. `made` is called then. Only [`load`] of the same image may follow.
+/// contexts, modules with the content of their variables, kernels, streams and events. `made` is called then. Only [`load`] of the same image may follow.
 ///
 /// # Errors
 /// [`EngineError`]; the process is then good for nothing but to end.
@@ -83,9 +85,11 @@ pub fn preload(
     let mut steps = Steps::since(Instant::now());
     let (read, _) = begin_with(live, &reader, image, &mut steps)?;
     objects::bring_code(live);
+    let filled = variables::fill(&read.session, live, &reader, &read.table);
     live.forget_current();
+    let filled = filled?;
     made(live);
-    Ok(Preloaded::new(image, read, live))
+    Ok(Preloaded::new(image, read, filled, live))
 }
 
 /// Rebuilds the session in `image`, whose content is in `store`, in a process that has served no program, and may have
@@ -107,17 +111,27 @@ pub fn load(
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
     let reader = reader(&live, store)?;
-    let (read, kernels, from) = match preloaded {
+    let (known, from) = match preloaded {
         Some(preloaded) => {
-            let (read, kernels) = preloaded.of(image)?;
+            let known = preloaded.of(image)?;
             steps.add("records", start, 0);
-            (read, kernels, Instant::now())
+            (known, Instant::now())
         }
         None => {
             let (read, from) = begin_with(&mut live, &reader, image, &mut steps)?;
-            (read, Predictor::default(), from)
+            let known = Known {
+                read,
+                kernels: Predictor::default(),
+                filled: Filled::default(),
+            };
+            (known, from)
         }
     };
+    let Known {
+        read,
+        kernels,
+        filled,
+    } = known;
     let files::Read {
         session,
         table,
@@ -138,7 +152,7 @@ pub fn load(
         &mut site,
         &reader,
         &table,
-        &mut blocks,
+        (&mut blocks, &filled),
         (progress, &mut steps),
     )?;
     let taken = reader.taken();

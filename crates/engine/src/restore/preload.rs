@@ -4,6 +4,7 @@
 //! the one that the restore would make.
 
 use super::ImageFiles;
+use super::loading::variables::Filled;
 use crate::access::Predictor;
 use crate::files::{self, Read};
 use crate::{EngineError, Live};
@@ -12,22 +13,32 @@ use crate::{EngineError, Live};
 pub struct Preloaded {
     state: String,
     chunks: String,
-    read: Read,
+    known: Known,
+}
+
+/// What is known of an image, or done for it, before its restore begins.
+pub(super) struct Known {
+    pub read: Read,
     /// What is known of its kernels.
-    kernels: Predictor,
+    pub kernels: Predictor,
+    /// What has its content.
+    pub filled: Filled,
 }
 
 impl Preloaded {
     /// Of `image`.
-    pub(super) fn new(image: ImageFiles<'_>, read: Read, live: &Live) -> Self {
+    pub(super) fn new(image: ImageFiles<'_>, read: Read, filled: Filled, live: &Live) -> Self {
         let mut predictor = Predictor::default();
         predictor.prepare_kernels(&read.session, live);
         Self {
             state: image.state.to_owned(),
             chunks: image.chunks.to_owned(),
-            read,
-            // The texts would be kept for kernels that the program may never use.
-            kernels: predictor.of_texts(),
+            known: Known {
+                read,
+                // The texts would be kept for kernels that the program may never use.
+                kernels: predictor.of_texts(),
+                filled,
+            },
         }
     }
 
@@ -35,12 +46,12 @@ impl Preloaded {
     ///
     /// # Errors
     /// It is another image, or is damaged now.
-    pub(super) fn of(self, image: ImageFiles<'_>) -> Result<(Read, Predictor), EngineError> {
+    pub(super) fn of(self, image: ImageFiles<'_>) -> Result<Known, EngineError> {
         if (self.state.as_str(), self.chunks.as_str()) != (image.state, image.chunks) {
             let why = "the worker has the modules of another image".to_owned();
             return Err(EngineError::Internal(why));
         }
         files::check(image)?;
-        Ok((self.read, self.kernels))
+        Ok(self.known)
     }
 }

@@ -27,11 +27,14 @@ use crate::{PAGE, image};
 
 /// Bytes around a page fault that are brought with it.
 const AROUND: u64 = 64 << 10;
-/// Bytes that are brought at once when nothing is waited for: of restored processes, and of their new children, most of
-/// which end soon.
-const AHEAD: [u64; 2] = [512 << 10, 64 << 10];
+/// Bytes that are brought at once when nothing is waited for.
+const AHEAD: u64 = 512 << 10;
+/// The same while page faults come, which wait until it is done, and for children that the program makes, most of which end soon.
+const AHEAD_SHORT: u64 = 64 << 10;
+/// So long after a page fault the next one is likely.
+const FAULTS_COME: Duration = Duration::from_millis(2);
 /// Bytes of the buffer that all take.
-pub const BUFFER: usize = AHEAD[0] as usize;
+pub const BUFFER: usize = AHEAD as usize;
 /// How long the kernel may have no memory.
 const STARVED: Duration = Duration::from_secs(120);
 
@@ -61,6 +64,8 @@ pub struct Process {
     /// Where the pages are that are brought next.
     next: u64,
     forked: bool,
+    /// When a thread last had to wait for a page.
+    fault: Option<Instant>,
     starved: Option<Instant>,
 }
 
@@ -81,6 +86,7 @@ impl Process {
             vacated: Vec::new(),
             next: 0,
             forked: false,
+            fault: None,
             starved: None,
         })
     }
@@ -113,7 +119,10 @@ impl Process {
         let events = sys::read(&self.uffd).map_err(Error::pages("be told the events", self.pid))?;
         for event in events {
             match event {
-                Message::Fault(address) => self.waited.push(address & !(PAGE - 1)),
+                Message::Fault(address) => {
+                    self.waited.push(address & !(PAGE - 1));
+                    self.fault = Some(Instant::now());
+                }
                 Message::Fork(uffd) => made.push(self.child(uffd)),
                 Message::Remap { from, to } => {
                     self.missing.relocate(from.clone(), to);
@@ -148,12 +157,20 @@ impl Process {
         Ok(all)
     }
 
-    /// Brings some pages that are not waited for.
+    /// Whether further page faults are likely to come soon.
+    pub fn has_faults(&self) -> bool {
+        self.fault.is_some_and(|it| it.elapsed() < FAULTS_COME)
+    }
+
+    /// Brings some pages that are not waited for: few if page faults, of this process or another one, are likely to come.
     ///
     /// # Errors
     /// `Pages`.
-    pub fn fill(&mut self, buffer: &mut [u8]) -> Result<Outcome> {
-        let most = AHEAD[usize::from(self.forked)];
+    pub fn fill(&mut self, faults_come: bool, buffer: &mut [u8]) -> Result<Outcome> {
+        let most = match self.forked || faults_come {
+            true => AHEAD_SHORT,
+            false => AHEAD,
+        };
         let Some(run) = self.missing.next(self.next, most) else {
             return Ok(Outcome::Done);
         };
@@ -171,6 +188,7 @@ impl Process {
             vacated: Vec::new(),
             next: 0,
             forked: true,
+            fault: None,
             starved: None,
         }
     }

@@ -145,7 +145,8 @@ impl Server {
             return Ok(());
         }
         self.turn = (self.turn + 1) % self.processes.len();
-        let filled = self.processes[self.turn].fill(&mut self.buffer)?;
+        let faults_come = self.processes.iter().any(Process::has_faults);
+        let filled = self.processes[self.turn].fill(faults_come, &mut self.buffer)?;
         self.refused = filled == Outcome::Later;
         let gone = Some(self.turn).filter(|_| filled == Outcome::Gone);
         self.remove(gone.into_iter().collect());

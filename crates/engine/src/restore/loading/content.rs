@@ -20,6 +20,7 @@ use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::restore::blocks::Blocks;
+use crate::restore::loading::variables::Filled;
 use crate::steps::Steps;
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
@@ -43,22 +44,24 @@ struct Ready {
 /// Chunks by buffer and offset, each with its length.
 type Chunks = HashMap<(u64, u64), (u32, ChunkId)>;
 
-/// Fills every buffer that is not in a late block, and tells those their pieces; the answer is the number
-/// of chunks.
+/// Fills every buffer that is not in a late block and not `filled` ahead, and tells late blocks their pieces; the answer is
+/// the number of chunks.
 pub(in crate::restore) fn fill(
     site: &mut Site,
     reader: &ChunkReader,
     table: &ChunkTable,
-    late: &mut Blocks,
+    (late, filled): (&mut Blocks, &Filled),
     (progress, steps): (Progress<'_>, &mut Steps),
 ) -> Result<u64, EngineError> {
     let from = Instant::now();
     let exposed = site.live.expose(&site.session)?;
-    let plan = pieces(&site.session, &exposed.addresses)?;
+    let mut plan = pieces(&site.session, &exposed.addresses)?;
+    plan.retain(|piece| !filled.has(&(piece.buffer, piece.offset)));
     let mut chunks: Chunks = table
         .records()
         .iter()
         .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
+        .filter(|(place, _)| !filled.has(place))
         .collect();
     let plan = late.claim(plan, &chunks)?;
     for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {

@@ -5,4 +5,5 @@ pub(super) mod content;
 pub(super) mod loader;
 pub(super) mod prefetch_order;
 pub(super) mod schedule;
+pub(super) mod variables;
 pub(super) mod verifier;

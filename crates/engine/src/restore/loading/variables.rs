@@ -1,0 +1,91 @@
+//! Content of modules' variables, brought ahead: it is known and its place is there once the modules are, and until the program
+//! runs nothing writes it.
+//!
+//! They are small and many. On a device that other processes use each wait for it takes a turn of theirs.
+
+use std::collections::{HashMap, HashSet};
+
+use fermata_device::StreamHandle;
+use fermata_state::Session;
+use fermata_store::ChunkReader;
+use fermata_store::image::ChunkTable;
+
+use crate::protocol::{Piece, Source, variable_pieces};
+use crate::{EngineError, Live};
+
+/// Pieces that have their content, by buffer and offset.
+#[derive(Default)]
+pub(in crate::restore) struct Filled(HashSet<(u64, u64)>);
+
+impl Filled {
+    /// Whether this place has its content.
+    pub fn has(&self, place: &(u64, u64)) -> bool {
+        self.0.contains(place)
+    }
+}
+
+/// Fills all variables of the session's modules, through buffers of the driver's own, so that nothing is allocated. None is
+/// filled where the driver has put any elsewhere: memory that mentions it must be refused, which is seen when all content comes.
+///
+/// # Errors
+/// [`EngineError`]: a chunk is missing or damaged, or the driver refuses.
+pub(in crate::restore) fn fill(
+    session: &Session,
+    live: &mut Live,
+    reader: &ChunkReader,
+    table: &ChunkTable,
+) -> Result<Filled, EngineError> {
+    if !live.moved.is_empty() {
+        return Ok(Filled::default());
+    }
+    let chunks: HashMap<_, _> = table
+        .records()
+        .iter()
+        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
+        .collect();
+    let plan = variable_pieces(session)?;
+    let mut bytes = Vec::new();
+    for piece in &plan {
+        let chunk = chunks.get(&(piece.buffer, piece.offset));
+        bytes.clear();
+        bytes.resize(piece.len, 0);
+        if let Some((length, id)) = chunk {
+            if *length as usize != piece.len {
+                let what = format!("a chunk of buffer {} has another length", piece.buffer);
+                return Err(EngineError::Damaged(what));
+            }
+            reader.read_verified(id, &mut bytes)?;
+        }
+        write(live, piece, &bytes)?;
+    }
+    settle(live)?;
+    let places = plan.iter().map(|it| (it.buffer, it.offset));
+    Ok(Filled(places.collect()))
+}
+
+fn write(live: &mut Live, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError> {
+    let Source::Device { device, address } = piece.source else {
+        let what = "a variable is device memory".to_owned();
+        return Err(EngineError::Internal(what));
+    };
+    let written = live.enter_device(device).and_then(|_| {
+        live.driver
+            .copy_from_slice(address.raw(), bytes, StreamHandle::LEGACY)
+    });
+    written.map_err(EngineError::driver(format!(
+        "copy {} bytes to the variable at {address:#x}",
+        piece.len
+    )))
+}
+
+/// Waits until all of it is there.
+fn settle(live: &mut Live) -> Result<(), EngineError> {
+    let contexts: Vec<_> = live.contexts.keys().copied().collect();
+    for context in contexts {
+        let idle = live
+            .enter(context)
+            .and_then(|_| live.driver.synchronize_context());
+        idle.map_err(EngineError::driver("finish the copies to variables"))?;
+    }
+    Ok(())
+}

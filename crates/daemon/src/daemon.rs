@@ -21,6 +21,7 @@ use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::gpu::driver::Driver;
 use crate::gpu::monitor::Monitors;
 use crate::images::cache::ImageCache;
+use crate::images::known::Known;
 use crate::images::tier::MemoryTier;
 use crate::pool::{self, Pool};
 use crate::priority::yielded::Priorities;
@@ -51,6 +52,8 @@ pub struct Daemon {
     pub log: PathBuf,
     /// What tells of the machine's GPUs.
     pub monitors: Monitors,
+    /// Files of images that were found to be as written.
+    pub known: Known,
     /// Who pauses and resumes sessions for the sake of others.
     pub priorities: Priorities,
     /// Its own executable, for helper processes.
@@ -81,6 +84,7 @@ impl Daemon {
             commons: Commons::from_env(),
             log,
             monitors,
+            known: Known::default(),
             priorities: Priorities::from_env(),
             executable,
             sessions: Mutex::default(),

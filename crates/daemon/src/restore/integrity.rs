@@ -3,7 +3,7 @@
 //! | file | checked |
 //! | --- | --- |
 //! | `state`, `chunks` | by the worker, as it reads them; here if no worker does |
-//! | `host/pages-*`, `log` | while the program is restored, if it comes back parked; else before |
+//! | `host/pages-*`, `log` | while the program is restored, if it comes back parked; else before. One that is [known](Known) is not read again |
 //! | all others | before CRIU, or the daemon, reads them |
 //!
 //! Processes that use CUDA come back parked, but others of their session run at once: if there are some, everything is
@@ -24,6 +24,7 @@ use fermata_store::{StoreError, open_regular};
 use parking_lot::Mutex;
 
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::images::known::{Known, Version, now};
 use crate::images::record::{LOG, Place, Record};
 
 /// Bytes of a part that one thread hashes: a power of two of at least 1 KiB.
@@ -70,16 +71,21 @@ pub fn check_first(image: &Image, record: &Record) -> Result<Late> {
 }
 
 impl Late {
-    /// Hashes the files.
+    /// Hashes the files that are not known, which are known then.
     ///
     /// # Errors
     /// As [`check_first`].
-    pub fn check(&self, image: &Image) -> Result<()> {
-        self.0.iter().try_for_each(|file| check(image, file))
+    pub fn check(&self, image: &Image, known: &Known) -> Result<()> {
+        let mut files = self.0.iter();
+        files.try_for_each(|file| check_unless(image, file, Some(known)))
     }
 }
 
 fn check(image: &Image, record: &FileRecord) -> Result<()> {
+    check_unless(image, record, None)
+}
+
+fn check_unless(image: &Image, record: &FileRecord, known: Option<&Known>) -> Result<()> {
     let path = image.dir().join(&record.path);
     let damaged = |what: &str| {
         let message = format!("`{}` is damaged: {what}", path.display());
@@ -91,13 +97,21 @@ fn check(image: &Image, record: &FileRecord) -> Result<()> {
         Err(StoreError::Io { source, .. }) => return damaged(&source.to_string()),
         other => other.map_err(|e| from_store(&e))?,
     };
-    let hash = hash(&file, PART).or_fail(FailureKind::Damaged, || {
-        format!("cannot read `{}`", path.display())
-    })?;
-    match hash == record.blake3 {
-        true => Ok(()),
-        false => damaged("its hash is not the one in the manifest"),
+    let unread = || format!("cannot read `{}`", path.display());
+    let asked = now();
+    let before = Version::of(&file).or_fail(FailureKind::Damaged, unread)?;
+    if known.is_some_and(|it| it.has(&before, &record.blake3)) {
+        return Ok(());
     }
+    let hash = hash(&file, PART).or_fail(FailureKind::Damaged, unread)?;
+    if hash != record.blake3 {
+        return damaged("its hash is not the one in the manifest");
+    }
+    let after = Version::of(&file).or_fail(FailureKind::Damaged, unread)?;
+    if let Some(known) = known.filter(|_| before == after) {
+        known.add(before, &record.blake3, asked);
+    }
+    Ok(())
 }
 
 /// The BLAKE3 of a file, in hexadecimal, from parts of `part` bytes.

@@ -247,7 +247,9 @@ impl Source {
                 })
             });
             let sound = beside(scope, "sound", || {
-                phases.time("verify", || self.late.check(&self.image))
+                phases.time("verify", || {
+                    self.late.check(&self.image, &self.daemon.known)
+                })
             });
             let driver = self.driver.as_ref();
             let workers = driver.map(|driver| {
@@ -341,13 +343,19 @@ impl Source {
     }
 
     /// Has workers wait for a restore of this image, each with the modules of one of its processes: how many there are when all are
-    /// ready that are kept, and how many are kept.
-    pub(crate) fn ready_ahead(&self) -> [u32; 2] {
-        let Some(driver) = &self.driver else {
-            return [0, 0];
-        };
-        self.refill(driver);
-        self.daemon.pool.await_ready(self.image.dir())
+    /// ready that are kept, and how many are kept. Files that restores read whole are read, and known from then on.
+    ///
+    /// # Errors
+    /// A file is damaged.
+    pub(crate) fn ready_ahead(&self) -> Result<[u32; 2]> {
+        if let Some(driver) = &self.driver {
+            self.refill(driver);
+        }
+        self.late.check(&self.image, &self.daemon.known)?;
+        Ok(match &self.driver {
+            Some(_) => self.daemon.pool.await_ready(self.image.dir()),
+            None => [0, 0],
+        })
     }
 
     /// The folder of the chunk store that its data is in.

@@ -256,7 +256,7 @@ fn warm(
             ..Warmed::default()
         },
     };
-    let [workers, workers_wanted] = source.ready_ahead();
+    let [workers, workers_wanted] = source.ready_ahead()?;
     if warmed.cache.is_none() && workers_wanted == 0 {
         let why = "the daemon keeps no cache, and no workers for images";
         return Err(fail(FailureKind::User, why)

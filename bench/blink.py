@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""How long a large program that trains stands still for a checkpoint, what its steps take meanwhile, and how soon it does its next step
+after a restore.
+
+    bench/blink.py REPORT.json [--gib 10] [--host-gib 1.4] [--modes snapshot,cow] [--rounds 2] [--steps N] [--rate MB]
+                   [--images FOLDER]
+
+`bench/frameworks/experts.py` trains with so much memory on the device and on the host, natively and then under Fermata, where it is
+checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`).
+Images lie in registered memory. With `--images` they lie in that folder, on a disk: nothing is warmed then, and the page cache is
+emptied before each restore, which needs root. At the end the program's digest is held against the native one. Needs host memory for
+two images, and a build tree (FERMATA_BUILD, default build/).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from measure import FERMATA, HERE, Daemon, document, facts, wait_for
+
+GIB = 1 << 30
+# Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
+FIRST, BEFORE = 100, 4
+LIMIT = 240
+
+
+def steps(text, since=0):
+    """When each step has ended that has ended since then, in seconds since 1970."""
+    times = map(float, re.findall(r"^step \d+ ([\d.]+)$", text, re.MULTILINE))
+    return [it for it in times if it > since]
+
+
+def lengths(times, begin, end):
+    """How long the steps took that ended in this time."""
+    pairs = zip(times, times[1:])
+    return [later - earlier for earlier, later in pairs if begin <= later <= end]
+
+
+class Run:
+    """The program under Fermata: one session after another."""
+
+    def __init__(self, daemon, given, program):
+        self.daemon, self.given, self.count, self.since = daemon, given, 0, 0
+        daemon.fermata("run", "--device", "gpu", "--detach", "--name", self.name(), "--", *program)
+
+    def name(self):
+        return f"experts-{self.count}"
+
+    def log(self):
+        return self.daemon.told("logs", self.name())
+
+    def ended(self):
+        return "digest" in self.log()
+
+    def ready(self):
+        """Waits until the tier is ready for an image."""
+        if not self.given.images:
+            wait_for(lambda: self.daemon.tier()[0] >= self.given.gib * GIB, "the memory tier", LIMIT)
+
+    def round(self, mode):
+        """A checkpoint, a kill and a restore; `None` if the program has come to its end."""
+        self.ready()
+        begun = time.time()
+        try:
+            told = document(self.daemon.fermata("checkpoint", self.name(), "-o", "image", "--mode", mode, "--json", limit=LIMIT))
+        except RuntimeError:
+            if self.ended():
+                return None
+            raise
+        done = time.time()
+        if self.ended():
+            return None
+        times = steps(self.log(), self.since)
+        usual, meanwhile = lengths(times, begun - BEFORE, begun), lengths(times, begun, done)
+        self.daemon.fermata("kill", self.name())
+        if self.given.images:
+            subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+        else:
+            self.daemon.fermata("images", "warm", "image", limit=LIMIT)
+        self.count += 1
+        asked = self.since = time.time()
+        back = document(self.daemon.fermata("restore", "image", "--detach", "--name", self.name(), "--json", limit=LIMIT))
+        command = time.time() - asked
+        wait_for(lambda: steps(self.log(), asked), "a step after the restore", LIMIT)
+        first = steps(self.log(), asked)[0] - asked
+        wait_for(lambda: self.daemon.session(self.name())["arrival"]["stand"] != "coming", "the data", LIMIT)
+        arrival = self.daemon.session(self.name())["arrival"]
+        removed = [FERMATA, "images", "rm", "image"]
+        wait_for(lambda: subprocess.run(removed, env=self.daemon.env, capture_output=True).returncode == 0, "the end of reading", LIMIT)
+        return {
+            "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
+            "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
+            "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
+            "longest_s": max(meanwhile),
+            "restore_command_s": command, "first_step_s": first, "data_s": arrival["seconds"],
+            "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
+            "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
+        }
+
+
+def main():
+    known = argparse.ArgumentParser()
+    known.add_argument("report", type=pathlib.Path)
+    known.add_argument("--gib", type=int, default=10)
+    known.add_argument("--host-gib", type=float, default=1.4)
+    known.add_argument("--modes", default="snapshot,cow")
+    known.add_argument("--rounds", type=int, default=2)
+    known.add_argument("--steps", type=int, default=6000)
+    known.add_argument("--rate", type=float, default=200)
+    known.add_argument("--images", type=pathlib.Path)
+    known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-blink"))
+    given = known.parse_args()
+    work = given.work / str(os.getpid())
+    program = [sys.executable, str(HERE / "frameworks" / "experts.py")]
+    for option in ("gib", "host_gib", "steps", "rate"):
+        program += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
+    native = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
+    tier = {} if given.images else {
+        "FERMATA_MEMORY_TIER": f"{given.gib + 2}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * given.gib + 8}G"}
+    daemon = Daemon(work, given.images / str(os.getpid()) if given.images else work / "images", **tier)
+    keys = ("gib", "host_gib", "steps", "rate")
+    report = {**facts(), **{it: getattr(given, it) for it in keys}, "cold": bool(given.images), "rounds": []}
+    run = Run(daemon, given, program)
+    try:
+        wait_for(lambda: len(steps(run.log())) >= FIRST, "the first steps", LIMIT)
+        for mode in given.modes.split(",") * given.rounds:
+            one = run.round(mode)
+            if one is None:
+                break
+            report["rounds"].append(one)
+            print(f"{mode}: stopped {one['stopped_s'] * 1e3:.0f} ms, steps {one['step_ratio']:.3f} of "
+                  f"{one['step_s'] * 1e3:.1f} ms, first step after a restore {one['first_step_s']:.3f} s", flush=True)
+            given.report.write_text(json.dumps(report, indent=1))
+        wait_for(run.ended, "the program's end", LIMIT)
+        ends = [re.search(r"^host bad \d+\ndigest \S+", it, re.MULTILINE).group() for it in (run.log(), native)]
+        report |= {"end": ends[0], "equal": ends[0] == ends[1]}
+        report["native_step_s"] = float(re.search(r"^median (\S+)", native, re.MULTILINE).group(1))
+        print("equal" if report["equal"] else f"NOT equal: {ends}")
+    finally:
+        daemon.end(run.name())
+        shutil.rmtree(work, ignore_errors=True)
+    given.report.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

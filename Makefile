@@ -9,6 +9,10 @@ CARGO := cargo
 PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
+# What cargo is asked for. `make test` asks for all it will need at once: asked for a part, cargo chooses other features of
+# libraries, and compiles them, and what uses them, again for the tests.
+ASKED = $(addprefix -p ,$(PACKAGES))
+HASHES = -p fermata-device
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml fermata-pagefilter \
             fermata-softgpu fermata-softblas fermata-c fermata-e2e
 
@@ -37,7 +41,7 @@ deps:
 build: libs programs
 
 rust: deps
-	$(CARGO) build --profile $(PROFILE) --locked $(addprefix -p ,$(PACKAGES))
+	$(CARGO) build --profile $(PROFILE) --locked $(ASKED)
 
 libs: rust
 	sh tools/install-tree.sh $(BUILT) build
@@ -46,7 +50,7 @@ libs: rust
 programs: deps libs
 	$(MAKE) --no-print-directory -j$(CORES) -C programs OUT=$(CURDIR)/build/programs
 	$(MAKE) --no-print-directory -j$(CORES) -C bench OUT=$(CURDIR)/build/bench
-	$(CARGO) build --profile $(PROFILE) --locked -p fermata-device --example hashes
+	$(CARGO) build --profile $(PROFILE) --locked $(HASHES) --example hashes
 	cp $(BUILT)/examples/hashes build/bench/hashes
 
 check: deps
@@ -56,6 +60,8 @@ check: deps
 	$(CARGO) xtask check
 
 test: PROFILE := dev
+test: ASKED := --workspace --lib --bins --tests --examples
+test: HASHES := --workspace
 test: check build
 	sh tools/setup.sh mpi s3 nvml torch
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs

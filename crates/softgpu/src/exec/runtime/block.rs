@@ -20,6 +20,7 @@ use super::fiber::Body;
 use super::grid::{Grid, RESERVED_SHARED};
 use super::signal;
 use super::warp::Warps;
+use crate::exec::texture::Texture;
 
 /// A block being run.
 pub struct Block {
@@ -42,7 +43,13 @@ pub struct Block {
     /// Collectives of its warps.
     pub warps: Warps,
     index: [u32; 3],
+    /// Textures and surfaces that its threads have used, by handle and level: what a handle stands for stays as it is during a
+    /// launch, and to find it takes locks that all threads of the device share.
+    textures: Vec<((u64, u32), Texture)>,
 }
+
+/// Textures that are kept.
+const TEXTURES: usize = 16;
 
 impl Block {
     /// A block that has not begun.
@@ -59,7 +66,21 @@ impl Block {
             barriers: Barriers::default(),
             warps: Warps::default(),
             index: [0; 3],
+            textures: Vec::new(),
         }
+    }
+
+    /// A level of the texture or surface of a handle.
+    pub fn texture(&mut self, handle: u64, level: u32) -> Option<Texture> {
+        let known = self.textures.iter().find(|(of, _)| *of == (handle, level));
+        if let Some((_, texture)) = known {
+            return Some(texture.clone());
+        }
+        let found = self.grid().host.texture(handle, level)?;
+        if self.textures.len() < TEXTURES {
+            self.textures.push(((handle, level), found.clone()));
+        }
+        Some(found)
     }
 
     /// The launch.

@@ -166,8 +166,8 @@ pub unsafe extern "C" fn texture(context: *mut DeviceThread, handle: u64, reques
     let request = Request::unpack(request);
     // SAFETY: called by compiled code with its own context; the reference to the block ends here.
     let (found, context) = unsafe {
-        let host = &block(context).grid().host;
-        let level = |n: u32| host.texture(handle, n);
+        let block = block(context);
+        let mut level = |n: u32| block.texture(handle, n);
         let found = level(0).map(|base| match (request.level, base.levels.last) {
             (Level::Base, _) | (_, 0) => (Some(base), None),
             (Level::Fitting, _) => (None, None),

@@ -41,7 +41,7 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedPool {
-    /// `count` buffers of `bytes` each, touched and pinned, usable from every context.
+    /// `count` buffers of `bytes` each, pinned, usable from every context. NVIDIA's driver has their pages in memory then.
     ///
     /// # Errors
     /// What the driver says.
@@ -54,13 +54,10 @@ impl PinnedPool {
                 .f
                 .cuMemHostAlloc(&mut start, all.max(1), cu::CU_MEMHOSTALLOC_PORTABLE)?
         };
-        let start = start.cast::<u8>();
-        // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
-        unsafe { std::ptr::write_bytes(start, 0, all) };
-        Ok(Self::of(driver, start, count, bytes))
+        Ok(Self::of(driver, start.cast(), count, bytes))
     }
 
-    /// As [`PinnedPool::new`], at an address where nothing may be mapped yet, so that where the kernel and
+    /// As [`PinnedPool::new`], touched, at an address where nothing may be mapped yet, so that where the kernel and
     /// the driver put other things does not depend on it.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
-.PHONY: help deps build rust libs programs test check e2e mpi-test demo demo-tree bundle wheel deb image \
+.PHONY: help deps build rust libs programs test lint check e2e mpi-test demo demo-tree bundle wheel deb image \
         try-packages clean
 .DEFAULT_GOAL := build
 
@@ -53,16 +53,19 @@ programs: deps libs
 	$(CARGO) build --profile $(PROFILE) --locked $(HASHES) --example hashes
 	cp $(BUILT)/examples/hashes build/bench/hashes
 
-check: deps
+lint: deps
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+check: lint
 	$(CARGO) xtask check
 
 test: PROFILE := dev
 test: ASKED := --workspace --lib --bins --tests --examples
 test: HASHES := --workspace
-test: check build
+test: lint build
+	$(BUILT)/xtask check
 	sh tools/setup.sh mpi s3 nvml torch
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
 	$(CARGO) test --workspace --locked

@@ -1,6 +1,6 @@
 //! Task `figures`: the tables of docs/performance.md that come from `bench/results/` as they are: what programs of frameworks
 //! cost, what their checkpoints cost, and how many came back as they were. Each row is the newest run of its program on as
-//! many GPUs. The rest of the page is written by hand.
+//! many GPUs, with checkpoints that of each mode. The rest of the page is written by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -150,24 +150,32 @@ struct Cost {
 }
 
 fn checkpoints(runs: &[Run]) -> Result<String> {
-    let mut rows: BTreeMap<Place, (&Run, BTreeMap<&str, Cost>)> = BTreeMap::new();
+    let mut rows: BTreeMap<Place, BTreeMap<&str, Cost>> = BTreeMap::new();
+    let mut sources: BTreeMap<Place, Vec<&Run>> = BTreeMap::new();
     for run in runs {
         for found in list(&run.report, "checkpoints") {
             let place = place(run, found)?;
-            let (from, modes) = rows.entry(place).or_insert_with(|| (run, BTreeMap::new()));
-            if from.file == run.file {
-                let equal = found.get("equal").and_then(Value::as_bool);
-                ensure!(
-                    equal == Some(true),
-                    "`{}`: a restored program is not equal",
-                    run.file
-                );
-                modes.insert(text(found, "mode").unwrap_or_default(), cost(found));
+            let modes = rows.entry(place).or_default();
+            let mode = text(found, "mode").unwrap_or_default();
+            if modes.contains_key(mode) {
+                continue;
+            }
+            let equal = found.get("equal").and_then(Value::as_bool);
+            ensure!(
+                equal == Some(true),
+                "`{}`: a restored program is not equal",
+                run.file
+            );
+            modes.insert(mode, cost(found));
+            let from = sources.entry(place).or_default();
+            if !from.iter().any(|it| it.file == run.file) {
+                from.push(run);
             }
         }
     }
-    let rows = rows.into_iter().map(|(place, (run, modes))| {
+    let rows = rows.into_iter().map(|(place, modes)| {
         let most = |of: fn(&Cost) -> f64| modes.values().map(of).fold(f64::NAN, f64::max);
+        let from: Vec<String> = sources[&place].iter().map(|it| source(it)).collect();
         let stopped = |mode: &str| {
             modes
                 .get(mode)
@@ -187,7 +195,7 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
             stopped("snapshot"),
             stopped("stop"),
             most(|it| it.restore),
-            source(run),
+            from.join("; "),
         )
     });
     let head = "| program | device | host memory | stands still: `cow` | `snapshot` | `stop` | restore command | equal | GPU, results, revision |\n\

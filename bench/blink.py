@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 
-from measure import FERMATA, HERE, Daemon, document, facts, wait_for
+from measure import HERE, Daemon, document, facts, wait_for
 
 GIB = 1 << 30
 # Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
@@ -90,10 +90,8 @@ class Run:
         command = time.time() - asked
         wait_for(lambda: steps(self.log(), asked), "a step after the restore", LIMIT)
         first = steps(self.log(), asked)[0] - asked
-        wait_for(lambda: self.daemon.session(self.name())["arrival"]["stand"] != "coming", "the data", LIMIT)
-        arrival = self.daemon.session(self.name())["arrival"]
-        removed = [FERMATA, "images", "rm", "image"]
-        wait_for(lambda: subprocess.run(removed, env=self.daemon.env, capture_output=True).returncode == 0, "the end of reading", LIMIT)
+        arrival = self.daemon.arrived(self.name(), LIMIT)
+        self.daemon.remove("image", LIMIT)
         return {
             "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
             "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),

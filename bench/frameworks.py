@@ -222,9 +222,7 @@ class Journey:
 
     def forget(self, image):
         """Removes an image once all its data has been read."""
-        removed = lambda: subprocess.run([measure.FERMATA, "images", "rm", image], env=self.daemon.env, capture_output=True,
-                                         timeout=60).returncode == 0
-        measure.wait_for(removed, f"the end of reading `{image}`", 60)
+        self.daemon.remove(image)
         self.made.remove(image)
 
     def checkpoint(self, step):

@@ -91,6 +91,17 @@ class Daemon:
         sessions = document(self.fermata("ps", "--json"))["sessions"]
         return next(it for it in sessions if it["name"] == name)
 
+    def arrived(self, name, limit=90):
+        """How the data of a restored session has come, once all of it is there."""
+        wait_for(lambda: self.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`", limit)
+        return self.session(name)["arrival"]
+
+    def remove(self, image, limit=60):
+        """Removes an image once all its data has been read."""
+        words = [FERMATA, "images", "rm", image]
+        removed = lambda: subprocess.run(words, env=self.env, capture_output=True, timeout=60).returncode == 0
+        wait_for(removed, f"the end of reading `{image}`", limit)
+
     def tier(self):
         """Bytes ready and registered in a waiting worker."""
         found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", self.told("doctor"))

@@ -72,8 +72,7 @@ def restored(daemon, name, device):
     told = document(daemon.fermata("restore", "image", "--detach", "--name", name, "--device", device, "--json"))
     command = time.time() - begun
     wait_for(lambda: moment(daemon, name, "all"), f"the first pass of `{name}`")
-    wait_for(lambda: daemon.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`")
-    arrival = daemon.session(name)["arrival"]
+    arrival = daemon.arrived(name)
     common = [it["bytes"] for it in arrival["steps"] if it["name"] == "common"]
     return {
         "command_s": command,

@@ -150,12 +150,11 @@ struct Cost {
 }
 
 fn checkpoints(runs: &[Run]) -> Result<String> {
-    let mut rows: BTreeMap<Place, BTreeMap<&str, Cost>> = BTreeMap::new();
-    let mut sources: BTreeMap<Place, Vec<&Run>> = BTreeMap::new();
+    let mut rows: BTreeMap<Place, (Vec<&Run>, BTreeMap<&str, Cost>)> = BTreeMap::new();
     for run in runs {
         for found in list(&run.report, "checkpoints") {
             let place = place(run, found)?;
-            let modes = rows.entry(place).or_default();
+            let (from, modes) = rows.entry(place).or_default();
             let mode = text(found, "mode").unwrap_or_default();
             if modes.contains_key(mode) {
                 continue;
@@ -167,15 +166,14 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
                 run.file
             );
             modes.insert(mode, cost(found));
-            let from = sources.entry(place).or_default();
             if !from.iter().any(|it| it.file == run.file) {
                 from.push(run);
             }
         }
     }
-    let rows = rows.into_iter().map(|(place, modes)| {
+    let rows = rows.into_iter().map(|(place, (from, modes))| {
         let most = |of: fn(&Cost) -> f64| modes.values().map(of).fold(f64::NAN, f64::max);
-        let from: Vec<String> = sources[&place].iter().map(|it| source(it)).collect();
+        let from: Vec<String> = from.into_iter().map(source).collect();
         let stopped = |mode: &str| {
             modes
                 .get(mode)

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fermata_store::FileKey;
 use parking_lot::Mutex;
-use rustix::fs::Stat;
 
 /// How long an entry is used.
 const USED_FOR: Duration = Duration::from_secs(60 * 60);
@@ -36,7 +35,15 @@ impl Version {
     /// # Errors
     /// What the system says.
     pub fn of(file: &File) -> io::Result<Self> {
-        Ok(Self::from(&rustix::fs::fstat(file)?))
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Self {
+            key: FileKey::of(&stat),
+            length: stat.st_size,
+            changed: [
+                (stat.st_mtime, stat.st_mtime_nsec as i64),
+                (stat.st_ctime, stat.st_ctime_nsec as i64),
+            ],
+        })
     }
 
     /// Whether it would be another one if the file changed at `now`, since 1970.
@@ -46,19 +53,6 @@ impl Version {
             .ok()
             .zip(u32::try_from(nanoseconds).ok());
         changed.is_some_and(|(s, ns)| Duration::new(s, ns) + SETTLED <= now)
-    }
-}
-
-impl From<&Stat> for Version {
-    fn from(stat: &Stat) -> Self {
-        Self {
-            key: FileKey::of(stat),
-            length: stat.st_size,
-            changed: [
-                (stat.st_mtime, stat.st_mtime_nsec as i64),
-                (stat.st_ctime, stat.st_ctime_nsec as i64),
-            ],
-        }
     }
 }
 

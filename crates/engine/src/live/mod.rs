@@ -325,6 +325,19 @@ impl Live {
         self.enter(handle)
     }
 
+    /// Waits until every context has nothing to do.
+    ///
+    /// # Errors
+    /// What the driver says, and of which context.
+    pub(crate) fn settle(&mut self) -> Result<(), (ContextId, DriverError)> {
+        let contexts: Vec<_> = self.contexts.keys().copied().collect();
+        contexts.into_iter().try_for_each(|context| {
+            self.enter(context)
+                .and_then(|_| self.driver.synchronize_context())
+                .map_err(|error| (context, error))
+        })
+    }
+
     /// Takes staging buffers that have been made ahead.
     pub(crate) fn adopt_staging(&mut self) {
         if self.staging.is_none() {

@@ -104,16 +104,9 @@ impl Captured {
 
 /// Waits until every context is idle; a failed one cannot be saved.
 pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
-    let contexts: Vec<_> = live.contexts.keys().copied().collect();
-    for context in contexts {
-        let idle = live
-            .enter(context)
-            .and_then(|_| live.driver.synchronize_context());
-        idle.map_err(|error| {
-            EngineError::NotCheckpointable(format!("context {context:#x} has failed: {error}"))
-        })?;
-    }
-    Ok(())
+    live.settle().map_err(|(context, error)| {
+        EngineError::NotCheckpointable(format!("context {context:#x} has failed: {error}"))
+    })
 }
 
 /// Reads everything in `plan`, into a sink that has yet to be closed.

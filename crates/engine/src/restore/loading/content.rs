@@ -8,7 +8,7 @@
 //! Pieces without a chunk were zero. Nothing counts as restored whose hash has not been seen to be right, on
 //! the device or before the copy.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::restore::blocks::Blocks;
+use crate::restore::loading::chunks_by_place::{ChunksByPlace, by_place};
 use crate::restore::loading::variables::Filled;
 use crate::steps::Steps;
 use crate::{CHUNK, EngineError, Live, Progress, Site};
@@ -41,9 +42,6 @@ struct Ready {
     end: HostEnd,
 }
 
-/// Chunks by buffer and offset, each with its length.
-type Chunks = HashMap<(u64, u64), (u32, ChunkId)>;
-
 /// Fills every buffer that is not in a late block and not `filled` ahead, and tells late blocks their pieces; the answer is
 /// the number of chunks.
 pub(in crate::restore) fn fill(
@@ -57,12 +55,8 @@ pub(in crate::restore) fn fill(
     let exposed = site.live.expose(&site.session)?;
     let mut plan = pieces(&site.session, &exposed.addresses)?;
     plan.retain(|piece| !filled.has(&(piece.buffer, piece.offset)));
-    let mut chunks: Chunks = table
-        .records()
-        .iter()
-        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
-        .filter(|(place, _)| !filled.has(place))
-        .collect();
+    let mut chunks = by_place(table);
+    chunks.retain(|place, _| !filled.has(place));
     let plan = late.claim(plan, &chunks)?;
     for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {
         chunks.remove(&(piece.buffer, piece.offset));
@@ -80,7 +74,7 @@ pub(in crate::restore) fn fill(
 fn transfer(
     live: &mut Live,
     reader: &ChunkReader,
-    by_place: &Chunks,
+    by_place: &ChunksByPlace,
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {

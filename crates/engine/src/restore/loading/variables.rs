@@ -3,13 +3,14 @@
 //!
 //! They are small and many. On a device that other processes use each wait for it takes a turn of theirs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use fermata_device::StreamHandle;
 use fermata_state::Session;
 use fermata_store::ChunkReader;
 use fermata_store::image::ChunkTable;
 
+use super::chunks_by_place::by_place;
 use crate::protocol::{Piece, Source, variable_pieces};
 use crate::{EngineError, Live};
 
@@ -38,11 +39,7 @@ pub(in crate::restore) fn fill(
     if !live.moved.is_empty() {
         return Ok(Filled::default());
     }
-    let chunks: HashMap<_, _> = table
-        .records()
-        .iter()
-        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
-        .collect();
+    let chunks = by_place(table);
     let plan = variable_pieces(session)?;
     let mut bytes = Vec::new();
     for piece in &plan {
@@ -58,7 +55,8 @@ pub(in crate::restore) fn fill(
         }
         write(live, piece, &bytes)?;
     }
-    settle(live)?;
+    let idle = live.settle().map_err(|(_, error)| error);
+    idle.map_err(EngineError::driver("finish the copies to variables"))?;
     let places = plan.iter().map(|it| (it.buffer, it.offset));
     Ok(Filled(places.collect()))
 }
@@ -76,16 +74,4 @@ fn write(live: &mut Live, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError
         "copy {} bytes to the variable at {address:#x}",
         piece.len
     )))
-}
-
-/// Waits until all of it is there.
-fn settle(live: &mut Live) -> Result<(), EngineError> {
-    let contexts: Vec<_> = live.contexts.keys().copied().collect();
-    for context in contexts {
-        let idle = live
-            .enter(context)
-            .and_then(|_| live.driver.synchronize_context());
-        idle.map_err(EngineError::driver("finish the copies to variables"))?;
-    }
-    Ok(())
 }

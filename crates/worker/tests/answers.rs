@@ -1,11 +1,7 @@
 //! Operations that ask the driver something, and launches with more than a grid: the driver gets what the program gave,
 //! and the program what the driver says.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{
+use crate::common::{
     Answer, CONTEXT, FUNCTION, LEGACY, PTX, Program, STREAM, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{

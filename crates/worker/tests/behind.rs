@@ -1,13 +1,9 @@
 //! Images whose data comes while the program runs, and no sooner than the test says.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::hold::COPIES;
-use common::{
+use crate::common::hold::COPIES;
+use crate::common::{
     Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
 };
 use fermata_abi::op::{Address, MemoryId, Op, Place};
@@ -92,14 +88,14 @@ impl Image {
 
     /// The same, with kernels that check themselves.
     fn load_checking(&self, check: LoadCheck) -> (Worker, Hold) {
-        let hold = common::hold();
+        let hold = crate::common::hold();
         let mut worker = Worker::start_with(true, &[hold.variable()]);
         hold.only(COPIES, 0);
         let (store, image) = self.paths("image");
         let pace = Pace::Behind(PrefetchOrder::Worst);
         let loaded = worker.ask(ToWorker::Load {
             store: store.into(),
-            digests: common::digests(&image),
+            digests: crate::common::digests(&image),
             image: image.into(),
             pace,
             check,
@@ -116,7 +112,7 @@ impl Image {
         let (store, image) = self.paths("image");
         let loaded = worker.ask(ToWorker::Load {
             store: store.into(),
-            digests: common::digests(&image),
+            digests: crate::common::digests(&image),
             image: image.into(),
             pace: Pace::Eager,
             check: LoadCheck::Ptx,

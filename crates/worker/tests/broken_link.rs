@@ -1,13 +1,9 @@
 //! A conversation with the daemon that breaks in the middle costs the program nothing.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use common::Worker;
+use crate::common::Worker;
 use fermata_control::Connection;
 use fermata_control::worker::{ENV_SOCKET, FromWorker, ToWorker};
 

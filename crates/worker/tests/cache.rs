@@ -1,15 +1,11 @@
 //! Copies of packs in memory, of a store on a disk: a restore takes what is right of them, registered or not, and the
 //! packs for the rest.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::content::{check, fill, table};
-use common::{PATIENCE, Worker};
+use crate::common::content::{check, fill, table};
+use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, Step, ToWorker};
 use fermata_store::image::ChunkTable;
 use fermata_store::{Kept, PackCache, PackFile, Store};
@@ -102,7 +98,7 @@ impl Scene {
         }
         let loaded = worker.ask(ToWorker::Load {
             store: self.path("store").into(),
-            digests: common::digests(&self.path("image")),
+            digests: crate::common::digests(&self.path("image")),
             image: self.path("image").into(),
             pace,
             check: LoadCheck::default(),

@@ -1,15 +1,11 @@
 //! Captures behind a running program, with the very operations that break them: one kernel that stores where
 //! no argument points, just before the last chunk is copied.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::hold::COPIES;
-use common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
-use common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
+use crate::common::hold::COPIES;
+use crate::common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
+use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
 use fermata_abi::op::{Blob, FunctionId, ImageRef, ModuleId, Op};
 use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
@@ -275,7 +271,7 @@ fn copied_before(pool: u64) -> u64 {
     /// Bytes a second: a chunk takes a sixteenth of a second.
     const LINK: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "64M");
     let worker = Worker::start_with(true, &[LINK]);
-    let (mut scene, program) = Scene::over(worker, common::hold(), COUNT);
+    let (mut scene, program) = Scene::over(worker, crate::common::hold(), COUNT);
     scene.fill(&program, 1);
     let program = scene.begin_with(program, "image", Validate::Content, pool * CHUNK);
     let Some(begun) = scene.copied() else {
@@ -335,7 +331,7 @@ fn a_program_does_not_wait_for_storage() {
     // A machine that stands still for five seconds lets it go in another way.
     while seen.len() < TRIES {
         let worker = Worker::start_with(true, &settings);
-        let (mut scene, program) = Scene::over(worker, common::hold(), COUNT);
+        let (mut scene, program) = Scene::over(worker, crate::common::hold(), COUNT);
         scene.fill(&program, 1);
         let program = scene.begin_with(program, "image", Validate::Content, 0);
         // Some hold what is no whole chunk.
@@ -366,7 +362,7 @@ fn a_program_does_not_wait_for_storage() {
 fn a_snapshot_copies_what_the_store_does_not_have() {
     const MANY: u64 = 150;
     const SMALL: u64 = 16 << 10;
-    let hold = common::hold();
+    let hold = crate::common::hold();
     let mut worker = Worker::start_with(false, &[hold.variable()]);
     let mut program = worker.attach();
     program.set_up();
@@ -429,7 +425,7 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
 fn auto_is_a_snapshot_if_it_fits_and_cow_if_not() {
     for (memory, way) in [("1G", Way::Snapshot), ("160M", Way::Cow)] {
         let worker = Worker::start_with(true, &[("FERMATA_SOFTGPU_MEMORY", memory)]);
-        let (mut scene, program) = Scene::over(worker, common::hold(), BUFFERS);
+        let (mut scene, program) = Scene::over(worker, crate::common::hold(), BUFFERS);
         let prepare = ToWorker::Prepare {
             store: scene.path("store").into(),
             way: None,

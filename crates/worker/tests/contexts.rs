@@ -1,12 +1,8 @@
 //! Programs with several contexts: what happens to one is not the other's loss.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
+use crate::common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
 use fermata_abi::op::{
     Address, Blob, ContextId, DEVICE_BASE, EventId, FunctionId, ImageRef, ModuleId, Op, Place,
     StreamId, StreamRef,

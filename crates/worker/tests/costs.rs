@@ -1,11 +1,9 @@
 //! Costs of calls and of a checkpoint through the worker; run by hand on a GPU:
 //! `FERMATA_TEST_DRIVER=.../libcuda.so.1 cargo test --release --test costs -- --ignored --nocapture`.
 
-mod common;
-
 use std::time::Instant;
 
-use common::{Answer, CONTEXT, LEGACY, STREAM, Worker, started};
+use crate::common::{Answer, CONTEXT, LEGACY, STREAM, Worker, started};
 use fermata_abi::op::{Address, Op};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
@@ -61,14 +59,14 @@ fn calls() {
 #[test]
 #[ignore = "a measurement"]
 fn native() {
-    let driver = Driver::load(&common::driver()).unwrap();
+    let driver = Driver::load(&crate::common::driver()).unwrap();
     driver
         .primary_context(0, 0)
         .and_then(|context| driver.set_current(context))
         .unwrap();
     let mut space = AddressSpace::new(&driver).unwrap();
     let device = space.allocate(&driver, 0, 4096).unwrap();
-    let module = driver.load_module(common::PTX).unwrap();
+    let module = driver.load_module(crate::common::PTX).unwrap();
     let function = driver.function(module, "add").unwrap();
     let stream = driver.create_stream(1, 0).unwrap();
     let event = driver.create_event(2).unwrap();
@@ -207,7 +205,7 @@ fn checkpoint() {
     let start = Instant::now();
     let loaded = worker.ask(ToWorker::Load {
         store: store.into(),
-        digests: common::digests(&image),
+        digests: crate::common::digests(&image),
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,

@@ -1,10 +1,6 @@
 //! Errors that nobody has been told when the program is stopped.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, CONTEXT, ImageFolder, Worker};
+use crate::common::{Answer, CONTEXT, ImageFolder, Worker};
 use fermata_abi::op::{Address, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;

@@ -1,10 +1,6 @@
 //! Each region of shared host memory is an open file of the worker; programs have thousands of them.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, ImageFolder, Worker};
+use crate::common::{Answer, ImageFolder, Worker};
 use fermata_abi::op::{Address, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;

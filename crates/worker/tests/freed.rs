@@ -1,10 +1,6 @@
 //! Memory that a program has freed: kept for its next allocation, and nobody else's loss.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
+use crate::common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
 use fermata_abi::op::{Address, ArrayId, Blob, ExecId, Op};
 use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};

@@ -1,14 +1,10 @@
 //! Module images that come in files: read once, held, and in the image of a checkpoint whatever becomes of the file.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use common::content::table;
-use common::{
+use crate::common::content::table;
+use crate::common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PTX, Program, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{Blob, FileId, FunctionId, HeldImageId, ImageRef, ModuleId, Op};

@@ -1,12 +1,8 @@
 //! A device that is lost while it is copied behind the program: no image comes of it, nobody waits for ever, and the
 //! program is told.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::scene::Scene;
-use common::{Answer, LEGACY, Worker, hold};
+use crate::common::scene::Scene;
+use crate::common::{Answer, LEGACY, Worker, hold};
 use fermata_abi::op::Op;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Validate};
 

@@ -1,14 +1,10 @@
 //! Every family of operations, and what of it must survive a checkpoint.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
-use common::{PATIENCE, load_anew, started, words};
+use crate::common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
+use crate::common::{PATIENCE, load_anew, started, words};
 use fermata_abi::op::{
     Address, ArrayId, Blob, ContextId, EventId, ExecId, Extent, FunctionId, ImageRef, MemoryId,
     ModuleId, Occupancy, Op, Pitch, Place, StreamId, StreamRef,
@@ -621,7 +617,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let second = Op::ModuleLoad {
         module: ModuleId::from_raw(0x110),
         context: CONTEXT,
-        image: ImageRef::Blob(Blob::Inline(common::PTX)),
+        image: ImageRef::Blob(Blob::Inline(crate::common::PTX)),
         beside: false,
     };
     assert!(matches!(program.ask(&second), Answer::None));
@@ -642,7 +638,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let mut worker = Worker::start();
     match worker.ask(ToWorker::Load {
         store: store.into(),
-        digests: common::digests(&image),
+        digests: crate::common::digests(&image),
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,

@@ -1,9 +1,5 @@
 //! Where multiprocessors lie: a program that was told finds them there after a restore, or is not restored.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
-
-use common::{Answer, CONTEXT, ImageFolder, Program, Worker, digests};
+use crate::common::{Answer, CONTEXT, ImageFolder, Program, Worker, digests};
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};

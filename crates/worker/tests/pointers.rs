@@ -1,9 +1,5 @@
 //! Pointers that copies bring into device memory are remembered, whichever way they come, in the image too.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, ImageFolder, LEGACY, Program, Worker};
+use crate::common::{Answer, ImageFolder, LEGACY, Program, Worker};
 use fermata_abi::op::{Address, Blob, DEVICE_BASE, DEVICE_END, HOST_BASE, Op, Place};
 use fermata_state::records;
 

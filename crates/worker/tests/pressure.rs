@@ -1,13 +1,9 @@
 //! More work than queues hold: nothing that waits may hold up what it waits for.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::hold::MODULES;
-use common::{Answer, CONTEXT, LEGACY, PATIENCE, STREAM, Worker, started, words};
+use crate::common::hold::MODULES;
+use crate::common::{Answer, CONTEXT, LEGACY, PATIENCE, STREAM, Worker, started, words};
 use fermata_abi::op::{Blob, FunctionId, ImageRef, ModuleId, Op};
 
 /// More than a driver takes for one stream, and more than the ring of these tests holds.
@@ -62,7 +58,7 @@ fn a_ring_full_of_launches_is_no_deadlock() {
 
 /// So many kernels that a driver takes long to load them; the software GPU as long as the test likes.
 fn large_module() -> Vec<u8> {
-    let text = std::str::from_utf8(common::PTX).unwrap();
+    let text = std::str::from_utf8(crate::common::PTX).unwrap();
     let (head, kernel) = text.split_at(text.find(".visible .entry").unwrap());
     let kernels = (0..3000).map(|n| kernel.replace(" add(", &format!(" add_{n}(")));
     head.chars()
@@ -73,7 +69,7 @@ fn large_module() -> Vec<u8> {
 
 #[test]
 fn a_large_module_holds_up_only_the_thread_that_loads_it() {
-    let hold = common::hold();
+    let hold = crate::common::hold();
     let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
     let mut worker = Worker::start_with(soft, &[hold.variable()]);
     let program = worker.attach();

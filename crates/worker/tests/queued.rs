@@ -1,12 +1,8 @@
 //! What the device has not been given when a program is stopped stays with the session, and runs once.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
 };
 use fermata_abi::op::{Address, Blob, EventId, Op, Place, StreamId, StreamRef};

@@ -1,12 +1,8 @@
 //! A stream whose queue in the driver is full holds up nothing but what comes after it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{CONTEXT, FUNCTION, LEGACY, PATIENCE, Program, Worker, words};
+use crate::common::{CONTEXT, FUNCTION, LEGACY, PATIENCE, Program, Worker, words};
 use fermata_abi::op::{Address, EventId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};

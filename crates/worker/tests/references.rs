@@ -1,10 +1,6 @@
 //! References of modules and arrays with levels: what kernels read by them comes back with the session.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, CONTEXT, Program, STREAM, Worker, load_anew, started, words};
+use crate::common::{Answer, CONTEXT, Program, STREAM, Worker, load_anew, started, words};
 use fermata_abi::op::{
     Address, ArrayId, Blob, FunctionId, ImageRef, Launch, Mipmap, MipmapId, ModuleId, Op, Place,
     ReferenceSettings, Resource, Sampler, Texture,
@@ -87,7 +83,7 @@ fn fill(program: &Program, array: ArrayId, texels: &[f32]) {
         to: Place::Array { array, x, y, z },
         from: Place::Blob(Blob::Inline(&bytes)),
         len: bytes.len() as u64,
-        stream: common::LEGACY,
+        stream: crate::common::LEGACY,
         answered: true,
     };
     done(program, &copy);

@@ -1,8 +1,6 @@
 //! A program served by a worker, saved, and served again by another worker.
 
-mod common;
-
-use common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
+use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
 use fermata_abi::op::{Address, EventId, FunctionId, Op, StreamId, StreamRef};
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 
@@ -80,7 +78,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     let mut second = Worker::start();
     let loaded = second.ask(ToWorker::Load {
         store: store.into(),
-        digests: common::digests(&image),
+        digests: crate::common::digests(&image),
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,

@@ -1,12 +1,8 @@
 //! Events and memory that the programs of two workers share.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::path::Path;
 
-use common::{Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words};
+use crate::common::{Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words};
 use fermata_abi::op::{Address, EventId, MemoryId, Op, SharedEvent, SharedMemory, Sharer};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};

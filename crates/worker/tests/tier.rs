@@ -1,18 +1,14 @@
 //! The registered memory tier: images through it are those of the ordinary way, and whatever is wrong with
 //! it costs time only.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::content::{check, fill, table};
-use common::hold::COPIES;
-use common::place::{Place, keep, keep_until};
-use common::{PATIENCE, Worker};
+use crate::common::content::{check, fill, table};
+use crate::common::hold::COPIES;
+use crate::common::place::{Place, keep, keep_until};
+use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{
     Failure, FailureKind, FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker,
 };
@@ -32,7 +28,7 @@ fn verify(place: &Place, image: &str) {
 fn load(worker: &mut Worker, place: &Place, image: &str) {
     let request = ToWorker::Load {
         store: place.store().into(),
-        digests: common::digests(image),
+        digests: crate::common::digests(image),
         image: image.to_owned().into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
@@ -137,7 +133,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
         }
         let answer = second.ask(ToWorker::Load {
             store: place.store().into(),
-            digests: common::digests(&image),
+            digests: crate::common::digests(&image),
             image: image.clone().into(),
             pace,
             check: LoadCheck::Off,
@@ -340,7 +336,7 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     drop(worker);
 
     place.ready(2, 32 << 20);
-    let hold = common::hold();
+    let hold = crate::common::hold();
     let mut worker = Worker::start_with(false, &[hold.variable()]);
     keep_until(&mut worker, &place, 32 << 20);
     let program = worker.attach();
@@ -423,7 +419,7 @@ fn nothing_is_held_of_what_is_gone(collected: bool) {
     }
     let loaded = restored.ask(ToWorker::Load {
         store: place.store().into(),
-        digests: common::digests(&image),
+        digests: crate::common::digests(&image),
         image: image.clone().into(),
         pace: Pace::Behind(PrefetchOrder::Default),
         check: LoadCheck::Off,

@@ -1,14 +1,10 @@
 //! The registered tier follows its store: images that come and go, packs that go while they are registered.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::hold::REGISTERS;
-use common::place::{Place, keep};
-use common::{PATIENCE, Worker};
+use crate::common::hold::REGISTERS;
+use crate::common::place::{Place, keep};
+use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{FromWorker, Tier, TierState};
 
 /// Waits until the worker's tier is as it should be.
@@ -65,7 +61,7 @@ fn images_made_and_removed_in_turn_find_registered_memory() {
 
 #[test]
 fn packs_that_go_while_they_are_registered_are_no_trouble() {
-    let (place, hold) = (Place::new(), common::hold());
+    let (place, hold) = (Place::new(), crate::common::hold());
     let mut worker = Worker::start_with(false, &[hold.variable()]);
     for turn in 0..3 {
         // The first are there, and the next is under way when they go.

@@ -1,9 +1,5 @@
 //! A traced session leaves a record: what was touched, and that kernels ran instrumented with the same result.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{FUNCTION, LEGACY, Worker, scene, words};
+use crate::common::{FUNCTION, LEGACY, Worker, scene, words};
 use fermata_abi::op::Op;
 use fermata_control::trace::{ENV_FILE, ENV_TEST_INSTRUMENTED, Trace};
 

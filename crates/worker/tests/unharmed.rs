@@ -1,15 +1,11 @@
 //! What a capture must never do to the program it watches: make one stream wait for another, or take memory away
 //! that is being read.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::hold::COPIES;
-use common::scene::{BUFFERS, CHUNK, Scene};
-use common::{Answer, CONTEXT, PATIENCE, Program, Worker, words};
+use crate::common::hold::COPIES;
+use crate::common::scene::{BUFFERS, CHUNK, Scene};
+use crate::common::{Answer, CONTEXT, PATIENCE, Program, Worker, words};
 use fermata_abi::op::{Address, MemoryId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, Validate};
@@ -82,7 +78,7 @@ fn a_stream_that_waits_for_the_host_holds_up_no_other() {
 #[test]
 fn memory_is_not_unmapped_under_a_copy() {
     const MEMORY: MemoryId = MemoryId::from_raw(0x700);
-    let hold = common::hold();
+    let hold = crate::common::hold();
     let worker = Worker::start_with(false, &[hold.variable()]);
     let (mut scene, program) = Scene::over(worker, hold, 0);
     let address = program.ask_u64(&Op::AddressReserve {
@@ -113,7 +109,7 @@ fn memory_is_not_unmapped_under_a_copy() {
     for op in &ops {
         assert_eq!(program.ask(op), Answer::None, "{op:?}");
     }
-    program.launch_add(address, 7, (CHUNK / 4) as u32, common::LEGACY);
+    program.launch_add(address, 7, (CHUNK / 4) as u32, crate::common::LEGACY);
     // The copy begins, and does not end.
     scene.hold.only(COPIES, 0);
     let program = scene.begin_with(program, "image", Validate::Content, 64 << 20);

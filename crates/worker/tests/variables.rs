@@ -1,10 +1,6 @@
 //! Device variables over a restore: where they lie, and who knows it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{
+use crate::common::{
     Answer, CONTEXT, ImageFolder, LEGACY, MODULE, Program, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{Blob, ContextId, ExecId, FunctionId, ImageRef, ModuleId, Op};
@@ -53,7 +49,7 @@ fn after_unloading(image: &[u8]) -> (Worker, Program) {
     let (worker, program) = started();
     unload(&program, MODULE);
     load(&program, ModuleId::from_raw(0x120), image);
-    load(&program, SECOND, common::PTX);
+    load(&program, SECOND, crate::common::PTX);
     let function = Op::FunctionGet {
         function: FunctionId::from_raw(0x111),
         module: SECOND,
@@ -92,7 +88,7 @@ fn add(program: &Program, memory: u64) {
 
 #[test]
 fn an_unloaded_module_that_is_kept_keeps_the_others_where_they_were() {
-    let (worker, program) = after_unloading(common::PTX);
+    let (worker, program) = after_unloading(crate::common::PTX);
     let Answer::Pair(total, 4) = program.ask(&TOTAL) else {
         panic!("four bytes")
     };
@@ -162,7 +158,7 @@ fn memory_that_unloaded_modules_have_is_the_programs() {
     };
     let before = free();
     load(&program, ModuleId::from_raw(0x200), BIG_ENOUGH);
-    load(&program, SECOND, common::PTX);
+    load(&program, SECOND, crate::common::PTX);
     unload(&program, ModuleId::from_raw(0x200));
     let after = free();
     assert_eq!(after, before);
@@ -186,7 +182,7 @@ fn warnings(worker: &mut Worker, program: Program) -> usize {
 fn a_save_says_that_its_image_may_be_refused() {
     let (mut worker, program) = unloaded();
     assert_eq!(warnings(&mut worker, program), 1);
-    let (mut worker, program) = after_unloading(common::PTX);
+    let (mut worker, program) = after_unloading(crate::common::PTX);
     assert_eq!(warnings(&mut worker, program), 0);
 }
 
@@ -258,14 +254,14 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     let (worker, program) = started();
     let memory = program.alloc(64);
     program.write(memory, &[0; 64]);
-    load(&program, SECOND, common::PTX);
+    load(&program, SECOND, crate::common::PTX);
     let function = Op::FunctionGet {
         function: FunctionId::from_raw(0x111),
         module: SECOND,
         name: "add",
     };
     assert!(matches!(program.ask(&function), Answer::Function(_)));
-    let graph = graph_of(common::FUNCTION, memory);
+    let graph = graph_of(crate::common::FUNCTION, memory);
     let made = Op::GraphInstantiate {
         exec: ExecId::from_raw(0x600),
         context: CONTEXT,
@@ -279,11 +275,11 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     let program = worker.attach();
     let launch = Op::GraphLaunch {
         exec: ExecId::from_raw(0x600),
-        stream: common::STREAM,
+        stream: crate::common::STREAM,
     };
     program.post(&launch);
     let sync = Op::StreamSync {
-        stream: common::STREAM,
+        stream: crate::common::STREAM,
     };
     let Answer::Error(cu::CUDA_ERROR_INVALID_VALUE, _) = program.ask(&sync) else {
         panic!("its kernel is gone")

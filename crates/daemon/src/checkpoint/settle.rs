@@ -33,6 +33,8 @@ use crate::worker::{STEP_TIME, Worker, unexpected};
 const SOON: Duration = Duration::from_millis(20);
 /// How long they are held at most: many streams may come to their ends one after the other.
 const HELD: Duration = Duration::from_millis(200);
+/// How long streams stay held whose work has ended while others' goes on, in the first round; twice as long in each next one.
+const ENDED: Duration = Duration::from_millis(200);
 /// How long what the devices are at may take, unless [`LONGEST_SETTING`] says it: the program is not stopped meanwhile.
 const LONGEST: u64 = 300;
 const LONGEST_SETTING: &str = "FERMATA_DEVICE_WAIT";
@@ -104,13 +106,43 @@ impl Patience {
 #[derive(Debug)]
 struct Round {
     how: Hold,
+    /// What is waited for, as long as it goes on.
+    long: Vec<Work>,
+    /// When some of it ended last.
+    ended: Option<Instant>,
+    /// How long after that the rest may go on.
+    grace: Duration,
     /// What was seen at the last look.
     last: Option<Vec<Work>>,
 }
 
 impl Round {
-    fn new(how: Hold) -> Self {
-        Self { how, last: None }
+    /// The `count`th round, which waits for `long`.
+    fn new(how: Hold, count: u32, long: Vec<Work>) -> Self {
+        Self {
+            how,
+            long,
+            ended: None,
+            grace: ENDED.saturating_mul(1 << count.saturating_sub(1).min(5)),
+            last: None,
+        }
+    }
+
+    /// Whether a look at `at` that found `now` is the last one of this round: what is waited for has ended; or some of it has,
+    /// and the rest may be waiting for a stream that is held since then.
+    ///
+    /// A stream that had work when the round began stays held when that has ended. One rank's kernel waits for what another
+    /// rank would launch next, but was at something else that takes long: neither went on until the limit was over.
+    fn is_over(&mut self, now: &[Work], at: Instant) -> bool {
+        let before = self.long.len();
+        self.long
+            .retain(|it| now.iter().any(|work| work.is_same(it)));
+        if self.long.len() < before {
+            self.ended = Some(at);
+        }
+        let steps = matches!(self.how, Hold::Step(_));
+        let late = |ended| at.saturating_duration_since(ended) >= self.grace;
+        self.long.is_empty() || (!steps && self.ended.is_some_and(late))
     }
 
     /// What to ask the workers next.
@@ -182,13 +214,17 @@ impl Halt<'_> {
                 return Ok(Settled { since, waited });
             }
             let long = busy(&workers, Hold::All)?;
-            let mut round = Round::new(patience.next(&long));
-            let mut ask = round.how;
             waited = waited.or_else(|| first_named(&long).cloned());
+            let how = patience.next(&long);
+            let mut round = Round::new(how, patience.rounds, long);
+            let mut ask = how;
             let mut looked = Instant::now();
             loop {
                 let now = busy(&workers, ask)?;
-                let Some(work) = first_named(&now).filter(|_| goes_on(&long, &now)) else {
+                if round.is_over(&now, Instant::now()) {
+                    break;
+                }
+                let Some(work) = first_named(&now) else {
                     break;
                 };
                 let so_far = begun.elapsed();
@@ -255,12 +291,6 @@ fn busy(workers: &[Arc<Worker>], how: Hold) -> Result<Vec<Work>> {
     let works =
         each.flat_map(|(worker, it)| it.busy.into_iter().map(move |on| Work { worker, on }));
     Ok(works.collect())
-}
-
-/// Whether any of `long` is still going on.
-fn goes_on(long: &[Work], now: &[Work]) -> bool {
-    now.iter()
-        .any(|it| long.iter().any(|then| then.is_same(it)))
 }
 
 /// What users are told of: a collective, else what waits for nothing; the rest may be waiting for that.
@@ -337,24 +367,48 @@ mod tests {
             vec![work(0, 7, true)],
             vec![work(0, 7, true), work(1, 7, true)],
         );
-        let mut round = Round::new(how);
+        let mut round = Round::new(how, 1, waits.clone());
         // The other rank enters: what it was let on for is under way.
         assert_eq!(round.next(waits.clone()), Hold::Same);
         assert_eq!(round.next(both.clone()), Hold::Same);
         assert_eq!(round.next(both), how);
         assert_eq!(round.next(waits.clone()), Hold::Same);
         assert_eq!(round.next(waits), how);
-        let mut free = Round::new(Hold::Busy);
+        let mut free = Round::new(Hold::Busy, 1, Vec::new());
         assert_eq!(free.next(Vec::new()), Hold::Busy);
     }
 
     #[test]
     fn work_is_told_from_that_of_another_process_and_from_later_work() {
-        let long = [work(0, 7, false), work(1, 9, false)];
-        assert!(!goes_on(&long, &[work(1, 7, false), work(0, 9, false)]));
-        assert!(goes_on(&long, &[work(1, 8, false), work(1, 9, false)]));
-        assert!(!goes_on(&long, &[]));
+        let long = vec![work(0, 7, false), work(1, 9, false)];
+        let at = Instant::now();
+        let is_over = |now: &[Work]| Round::new(Hold::Busy, 1, long.clone()).is_over(now, at);
+        assert!(is_over(&[work(1, 7, false), work(0, 9, false)]));
+        assert!(!is_over(&[work(1, 8, false), work(1, 9, false)]));
+        assert!(is_over(&[]));
         let both = [work(0, 7, false), work(1, 9, true)];
         assert_eq!(first_named(&both).map(|it| it.worker), Some(1));
+    }
+
+    #[test]
+    fn streams_are_not_held_for_ever_once_their_work_has_ended() {
+        let long = vec![work(0, 7, false), work(1, 9, false)];
+        let rest = [work(0, 7, false)];
+        let begun = Instant::now();
+        let after = |seconds: f64| begun + Duration::from_secs_f64(seconds);
+        let mut round = Round::new(Hold::Busy, 1, long.clone());
+        // Nothing has ended: they may take as long as they like.
+        assert!(!round.is_over(&long, after(100.0)));
+        assert!(!round.is_over(&rest, after(101.0)));
+        assert!(!round.is_over(&rest, after(101.1)));
+        assert!(round.is_over(&rest, after(101.3)));
+        let mut third = Round::new(Hold::Busy, 3, long.clone());
+        assert!(!third.is_over(&rest, after(0.0)));
+        assert!(!third.is_over(&rest, after(0.7)));
+        assert!(third.is_over(&rest, after(0.9)));
+        // By steps a stream whose work has ended may go on.
+        let mut steps = Round::new(Hold::Step(Meeting::Kernels), 1, long);
+        assert!(!steps.is_over(&rest, after(0.0)));
+        assert!(!steps.is_over(&rest, after(100.0)));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::common::{Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words};
+use crate::common::{
+    Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words,
+};
 use fermata_abi::op::{Address, EventId, MemoryId, Op, SharedEvent, SharedMemory, Sharer};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};

@@ -17,7 +17,7 @@ use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::event::Event;
 use crate::exec::texture::Texture;
-use crate::exec::{Fault, Host, Launch};
+use crate::exec::{Fault, Host, Launch, Reach};
 use crate::launch;
 use crate::log;
 use crate::memory::{Kind, Protection};
@@ -293,8 +293,8 @@ fn code(fault: &Fault) -> cu::CUresult {
 struct Surroundings(Arc<Context>);
 
 impl Host for Surroundings {
-    fn accessible(&self, address: u64, len: u64, write: bool) -> bool {
-        driver::running().is_ok_and(|driver| driver.memory.registered(address, len, write))
+    fn reach(&self, address: u64) -> Option<Reach> {
+        driver::running().ok()?.memory.registered(address)
     }
 
     fn texture(&self, handle: u64, level: u32) -> Option<Texture> {

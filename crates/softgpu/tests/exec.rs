@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fermata_softgpu::exec::texture::{Format, Outside, Texture};
-use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, UnlinkedModule};
+use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, Reach, UnlinkedModule};
 use support::{Collector, Memory, Params, launch, launch_with, load};
 
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
@@ -268,8 +268,11 @@ struct Registered {
 }
 
 impl Host for Registered {
-    fn accessible(&self, address: u64, len: u64, write: bool) -> bool {
-        !write && self.range.start <= address && address + len <= self.range.end
+    fn reach(&self, address: u64) -> Option<Reach> {
+        self.range.contains(&address).then(|| Reach {
+            range: self.range.clone(),
+            writable: false,
+        })
     }
 
     fn print(&self, _: &[u8]) {}

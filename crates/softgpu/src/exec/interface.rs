@@ -205,10 +205,27 @@ pub enum Fault {
     },
 }
 
+/// Memory outside the window that a kernel may access.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    /// Its addresses.
+    pub range: std::ops::Range<u64>,
+    /// Whether it may be written.
+    pub writable: bool,
+}
+
+impl Reach {
+    /// Whether it has all of `len` bytes at `address`, and they may be written if `write`.
+    pub fn allows(&self, address: u64, len: u64, write: bool) -> bool {
+        let end = address.saturating_add(len);
+        self.range.contains(&address) && end <= self.range.end && (self.writable || !write)
+    }
+}
+
 /// Decides on addresses outside the window (registered host memory), and receives device output.
 pub trait Host: Send + Sync {
-    /// Whether `len` bytes at `address`, outside the window, may be accessed by a kernel.
-    fn accessible(&self, address: u64, len: u64, write: bool) -> bool;
+    /// The memory around `address`, outside the window, that a kernel may access. It stays as it is until the launch has ended.
+    fn reach(&self, address: u64) -> Option<Reach>;
     /// A level of the texture or surface of a handle that a kernel has.
     fn texture(&self, handle: u64, level: u32) -> Option<texture::Texture> {
         let _ = (handle, level);

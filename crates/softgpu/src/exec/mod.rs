@@ -14,7 +14,7 @@ pub mod texture;
 mod translate;
 
 pub use interface::{
-    Fault, GlobalVar, Host, KernelInfo, Launch, LoadError, ParamInfo, Referent, Relocation,
+    Fault, GlobalVar, Host, KernelInfo, Launch, LoadError, ParamInfo, Reach, Referent, Relocation,
     VarSpace, WINDOW_BASE, WINDOW_END,
 };
 pub use module::{LinkedModule, UnlinkedModule};

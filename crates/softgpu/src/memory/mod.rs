@@ -39,7 +39,7 @@ pub use sys::{Protection, memory_file};
 
 use crate::device::{Charge, Device};
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
-use crate::exec::{WINDOW_BASE, WINDOW_END};
+use crate::exec::{Reach, WINDOW_BASE, WINDOW_END};
 use map::{Map, Placed};
 use space::FreeRanges;
 
@@ -293,20 +293,17 @@ impl Memory {
         self.inner.read().map.covers(address, len, needed)
     }
 
-    /// A kernel's access outside the window: only registered memory may be used.
-    pub fn registered(&self, address: u64, len: u64, write: bool) -> bool {
+    /// The registered memory around `address`: outside the window, kernels may access nothing else.
+    pub fn registered(&self, address: u64) -> Option<Reach> {
         let inner = self.inner.read();
-        let end = address.saturating_add(len);
-        inner
-            .map
-            .find(address)
-            .is_some_and(|range| match range.kind {
-                Kind::Registered { flags } => {
-                    end <= range.base + range.size
-                        && !(write && flags & cu::CU_MEMHOSTREGISTER_READ_ONLY != 0)
-                }
-                _ => false,
-            })
+        let range = inner.map.find(address)?;
+        match range.kind {
+            Kind::Registered { flags } => Some(Reach {
+                range: range.base..range.base + range.size,
+                writable: flags & cu::CU_MEMHOSTREGISTER_READ_ONLY == 0,
+            }),
+            _ => None,
+        }
     }
 
     fn fresh_id(&self) -> u64 {
@@ -483,8 +480,10 @@ mod tests {
         let buffer = vec![0u8; 10_000];
         let base = buffer.as_ptr() as u64;
         memory.register(0, 1, base, 10_000, 0).unwrap();
-        assert!(memory.registered(base + 9_990, 10, true));
-        assert!(!memory.registered(base + 9_990, 11, true));
+        let reach = memory.registered(base + 9_990).unwrap();
+        assert!(reach.allows(base + 9_990, 10, true));
+        assert!(!reach.allows(base + 9_990, 11, true));
+        assert_eq!(memory.registered(base + 10_000), None);
         let again = memory.register(0, 1, base + 5, 10, 0);
         assert_eq!(
             again,

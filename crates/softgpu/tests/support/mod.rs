@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fermata_softgpu::exec::texture::Texture;
-use fermata_softgpu::exec::{Fault, Host, Launch, LinkedModule, UnlinkedModule, VarSpace};
+use fermata_softgpu::exec::{Fault, Host, Launch, LinkedModule, Reach, UnlinkedModule, VarSpace};
 
 /// Collects what kernels print; nothing outside the window may be touched.
 #[derive(Default)]
 pub struct Collector(pub Mutex<Vec<u8>>, pub Vec<Arc<Texture>>);
 
 impl Host for Collector {
-    fn accessible(&self, _: u64, _: u64, _: bool) -> bool {
-        false
+    fn reach(&self, _: u64) -> Option<Reach> {
+        None
     }
 
     fn texture(&self, handle: u64, level: u32) -> Option<Texture> {

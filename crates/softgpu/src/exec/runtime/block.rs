@@ -18,8 +18,9 @@ use super::context::{BlockPointer, DeviceThread, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::fiber::Body;
 use super::grid::{Grid, RESERVED_SHARED};
-use super::signal;
+use super::signal::Guard;
 use super::warp::Warps;
+use crate::exec::interface::Reach;
 use crate::exec::texture::Texture;
 
 /// A block being run.
@@ -46,10 +47,14 @@ pub struct Block {
     /// Textures and surfaces that its threads have used, by handle and level: what a handle stands for stays as it is during a
     /// launch, and to find it takes locks that all threads of the device share.
     textures: Vec<((u64, u32), Texture)>,
+    /// Memory outside the window that its threads have accessed, kept for the same reason.
+    reaches: Vec<Reach>,
 }
 
 /// Textures that are kept.
 const TEXTURES: usize = 16;
+/// Ranges of memory outside the window that are kept.
+const REACHES: usize = 8;
 
 impl Block {
     /// A block that has not begun.
@@ -67,7 +72,23 @@ impl Block {
             warps: Warps::default(),
             index: [0; 3],
             textures: Vec::new(),
+            reaches: Vec::new(),
         }
+    }
+
+    /// Whether `len` bytes at `address`, outside the window, may be accessed.
+    pub fn reaches(&mut self, address: u64, len: u64, write: bool) -> bool {
+        let known = |reach: &Reach| reach.allows(address, len, write);
+        if self.reaches.iter().any(known) {
+            return true;
+        }
+        let found = self.grid().host.reach(address).filter(known);
+        if let Some(reach) = &found
+            && self.reaches.len() < REACHES
+        {
+            self.reaches.push(reach.clone());
+        }
+        found.is_some()
     }
 
     /// A level of the texture or surface of a handle.
@@ -165,6 +186,7 @@ impl Block {
         idle: &mut Vec<u32>,
         polled: &impl Fn(&Grid<'static>) -> Option<Stop>,
     ) -> Result<(), Stop> {
+        let guard = Guard::of_this_thread();
         loop {
             // SAFETY: `block` is the caller's exclusive borrow; no reference made here lives across
             // `resume`, during which helpers use the same pointer.
@@ -183,7 +205,7 @@ impl Block {
                 Pick::Stuck => return Err(Stop::Deadlock),
             };
             let coroutine = &mut engine.fibers[fiber as usize];
-            let result = signal::guarded(coroutine.trap_handler(), || coroutine.resume(()));
+            let result = guard.during(coroutine.trap_handler(), || coroutine.resume(()));
             match result {
                 CoroutineResult::Yield(Pause::Idle) => idle.push(fiber),
                 CoroutineResult::Yield(Pause::Waiting) => {}

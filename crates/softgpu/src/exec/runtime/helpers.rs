@@ -38,11 +38,7 @@ pub unsafe extern "C" fn access(context: *mut DeviceThread, address: u64, size: 
     }
     let inside = (WINDOW_BASE..WINDOW_END).contains(&address) && bytes <= WINDOW_END - address;
     // SAFETY: as above.
-    let allowed = inside
-        || unsafe { block(context) }
-            .grid()
-            .host
-            .accessible(address, bytes, write);
+    let allowed = inside || unsafe { block(context) }.reaches(address, bytes, write);
     if !allowed {
         context_ref.stop(Stop::Address(address));
     }

@@ -88,12 +88,27 @@ thread_local! {
     static RUNNING: Cell<Option<CoroutineTrapHandler<Stop>>> = const { Cell::new(None) };
 }
 
-/// Runs `work`, during which faults of compiled code end the coroutine of `handler`.
-pub fn guarded<T>(handler: CoroutineTrapHandler<Stop>, work: impl FnOnce() -> T) -> T {
-    RUNNING.set(Some(handler));
-    let result = work();
-    RUNNING.set(None);
-    result
+/// Where a host thread notes which of its coroutines runs. It is found once for a block: a library that is loaded finds it by
+/// a call, and a thread of a kernel is let on at each barrier.
+#[derive(Clone, Copy)]
+pub struct Guard(*const Cell<Option<CoroutineTrapHandler<Stop>>>);
+
+impl Guard {
+    /// The calling host thread's. It must not be used by another one, which [`Guard`] is not `Send` for, nor after this one's
+    /// end.
+    pub fn of_this_thread() -> Self {
+        Self(RUNNING.with(std::ptr::from_ref))
+    }
+
+    /// Runs `work`, during which faults of compiled code end the coroutine of `handler`.
+    pub fn during<T>(self, handler: CoroutineTrapHandler<Stop>, work: impl FnOnce() -> T) -> T {
+        // SAFETY: of the calling thread, which lives; the cell needs no drop, so it is there to the thread's end.
+        let running = unsafe { &*self.0 };
+        running.set(Some(handler));
+        let result = work();
+        running.set(None);
+        result
+    }
 }
 
 const SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];

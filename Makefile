@@ -70,7 +70,7 @@ test: lint build
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
 	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
-	build/test/e2e quick
+	build/test/e2e quick --jobs 2
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
@@ -78,7 +78,7 @@ mpi-test: deps
 	$(CARGO) test -p fermata-c --test mpi --test between --locked
 
 e2e: build
-	build/test/e2e quick
+	build/test/e2e quick --jobs 2
 
 # With build/ if it is there; else with a tree of its own, of what the demo runs, compiled in a hurry.
 demo: $(if $(wildcard build/programs/heat2d),build,demo-tree)

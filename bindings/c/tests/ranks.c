@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +23,19 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* MPICH looks for messages by this function of UCX, and never rests: with more ranks than cores most of the time is spent by
+ * ranks that wait. Here one that has found nothing lets another one have its core. */
+unsigned ucp_worker_progress(void *worker)
+{
+    static unsigned (*look)(void *);
+    if (!look)
+        look = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
+    unsigned found = look(worker);
+    if (!found)
+        sched_yield();
+    return found;
+}
 
 #define CELLS 50000
 #define PART 20000

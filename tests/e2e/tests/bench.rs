@@ -3,20 +3,22 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::command;
 use fermata_e2e::tree::Tree;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A bench takes seconds; a machine under load takes longer.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// The rows of `NAME.csv` as a bench writes it, by column.
 fn measure(name: &str, folder: &Path) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-    measure_with(name, folder, &["--bytes", "16MiB"])
+    measure_with(name, folder, &["--bytes", "4MiB"])
 }
 
 fn measure_with(
@@ -112,6 +114,42 @@ fn starts_of_a_model_are_measured_in_every_way_and_have_one_result() -> Result<(
     let left = fs::read_dir(&disk)?.count();
     ensure!(left == 0, "{left} files are left on the disk");
     // That results are equal the bench itself demands; that they are compared `start/mod.rs` shows.
+    Ok(())
+}
+
+#[test]
+fn what_was_measured_before_an_interruption_is_kept() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut bench = Command::new(Tree::find()?.fermata());
+    bench.args(["bench", "start", "--device", "soft", "--runs", "1"]);
+    bench.args(["--sizes", "0.001", "--at-once", "2", "--disk", "/dev/shm"]);
+    bench.args(["--out", ".", "--images", "."]);
+    bench
+        .current_dir(folder.path())
+        .env("TMPDIR", folder.path());
+    let mut bench = bench.stderr(Stdio::piped()).spawn()?;
+    let mut said = BufReader::new(bench.stderr.take().context("its messages")?).lines();
+    said.by_ref()
+        .map_while(Result::ok)
+        .find(|line| line.ends_with(": default"))
+        .context("it has not come to `default`")?;
+    kill_process(Pid::from_child(&bench), Signal::INT)?;
+    let rest: Vec<String> = said.map_while(Result::ok).collect();
+    let status = bench.wait()?;
+    ensure!(status.code() == Some(130), "{status}: {rest:?}");
+    ensure!(rest.iter().any(|it| it.contains("interrupted")), "{rest:?}");
+    let text = fs::read_to_string(folder.path().join("start.csv"))?;
+    let ways: Vec<_> = text
+        .lines()
+        .skip(1)
+        .flat_map(|it| it.split(',').nth(2))
+        .collect();
+    ensure!(ways.starts_with(&["cold", "none"]), "{text}");
+    ensure!(!ways.contains(&"x2"), "{text}");
+    let left: Vec<_> = fs::read_dir(folder.path())?
+        .map(|it| Ok(it?.file_name().into_string().unwrap_or_default()))
+        .collect::<Result<_>>()?;
+    ensure!(left.iter().all(|it| it.starts_with("start.")), "{left:?}");
     Ok(())
 }
 

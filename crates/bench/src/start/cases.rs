@@ -1,6 +1,5 @@
 //! The ways in which a model of one size is started.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use fermata_control::user::Restored;
 
 use super::driver::{self, Tools};
 use super::model::{Model, digests};
-use super::results::{Facts, Start};
+use super::results::{Facts, Shown, Start};
 use super::setup::Cases;
 use crate::error::BenchError;
 use crate::native::Native;
@@ -29,18 +28,16 @@ const END: Duration = Duration::from_secs(120);
 const SPARE: u64 = 600 << 20;
 
 impl Cases<'_> {
-    /// All of it, and the bytes of the image.
-    pub fn all(&self, facts: &mut Facts) -> Result<(Vec<Start>, u64), BenchError> {
-        let mut results = BTreeSet::new();
-        let mut starts = Vec::new();
+    /// All of it. What was measured before a failure is in `shown`.
+    pub fn all(&self, shown: &mut Shown, facts: &mut Facts) -> Result<(), BenchError> {
         for _ in 0..self.settings.runs {
             self.note("cold");
-            starts.push(self.cold(&mut results)?);
+            self.cold(shown)?;
         }
         match Tools::find(self.settings) {
             Ok(tools) => {
                 self.note("driver");
-                starts.extend(driver::starts(self, &tools, &mut results)?);
+                driver::starts(self, &tools, shown)?;
             }
             Err(why) => drop(facts.remarks.insert(format!("no `driver`: {why}"))),
         }
@@ -51,15 +48,13 @@ impl Cases<'_> {
                     .remarks
                     .insert(format!("no `disk`: {why}; --disk names one"));
             }
-            false => starts.extend(self.disk(&mut results)?),
+            false => self.disk(shown)?,
         }
-        let image = self.memory(&mut starts, &mut results, facts)?;
-        facts.compare(self.model.size, &results)?;
-        Ok((starts, image))
+        self.memory(shown, facts)
     }
 
     /// A process of its own that loads the model.
-    fn cold(&self, results: &mut BTreeSet<String>) -> Result<Start, BenchError> {
+    fn cold(&self, shown: &mut Shown) -> Result<(), BenchError> {
         let printed = self.sandbox.file("printed");
         self.model.program.clean();
         self.model.program.release()?;
@@ -67,43 +62,42 @@ impl Cases<'_> {
         let mut native = Native::start(self.settings, &self.model.program, &printed)?;
         let (first, last) = self.model.results(self.sandbox, begin, 1)?;
         native.end(self.sandbox)?;
-        results.extend(digests(&fs::read_to_string(&printed).unwrap_or_default()));
-        Ok(Start::one("cold", (first, last), None))
+        let printed = fs::read_to_string(&printed).unwrap_or_default();
+        shown.results.extend(digests(&printed));
+        let start = Start::one("cold", (first, last), None);
+        shown.starts.push(start);
+        Ok(())
     }
 
     /// From a disk, past the page cache.
-    fn disk(&self, results: &mut BTreeSet<String>) -> Result<Vec<Start>, BenchError> {
+    fn disk(&self, shown: &mut Shown) -> Result<(), BenchError> {
         let sandbox = Sandbox::beside(self.settings, &self.asked.disk, "-disk")?;
         self.note("disk");
         self.image(&sandbox)?;
-        let mut starts = Vec::new();
         for run in 0..self.settings.runs {
             sandbox.warm(self.rest())?;
             sandbox.forget_pages()?;
             let name = format!("disk-{run}");
-            starts.push(self.restored(&sandbox, ("disk", &[]), (&name, 1), results)?);
+            self.restored(&sandbox, ("disk", &[]), (&name, 1), shown)?;
         }
-        Ok(starts)
+        Ok(())
     }
 
-    /// From memory, in every order, and several at once; bytes of the image.
-    fn memory(
-        &self,
-        starts: &mut Vec<Start>,
-        results: &mut BTreeSet<String>,
-        facts: &mut Facts,
-    ) -> Result<u64, BenchError> {
+    /// From memory, in every order, and several at once.
+    fn memory(&self, shown: &mut Shown, facts: &mut Facts) -> Result<(), BenchError> {
         self.note("image");
         let room = Model::bytes(self.model.size);
         self.sandbox.prepare(room + room / 8)?;
         let (image, room) = self.image(self.sandbox)?;
+        shown.image = Some(image);
+        facts.devices = self.devices(self.sandbox)?;
         self.model.forget_weights();
         for run in 0..self.settings.runs {
             for way in ORDERS {
                 self.note(way.0);
                 self.sandbox.warm(self.rest())?;
                 let name = format!("{}-{run}", way.0);
-                starts.push(self.restored(self.sandbox, way, (&name, 1), results)?);
+                self.restored(self.sandbox, way, (&name, 1), shown)?;
             }
             for count in self.asked.at_once.iter().copied().filter(|it| *it > 1) {
                 let way = format!("x{count}");
@@ -117,11 +111,10 @@ impl Cases<'_> {
                 self.sandbox.warm(self.rest())?;
                 let name = format!("{way}-{run}");
                 let way = (way.as_str(), &["--order", "profile"][..]);
-                starts.push(self.restored(self.sandbox, way, (&name, count), results)?);
+                self.restored(self.sandbox, way, (&name, count), shown)?;
             }
         }
-        facts.devices = self.devices(self.sandbox)?;
-        Ok(image)
+        Ok(())
     }
 
     fn devices(&self, sandbox: &Sandbox) -> Result<Vec<String>, BenchError> {
@@ -150,8 +143,8 @@ impl Cases<'_> {
         sandbox: &Sandbox,
         (way, options): (&str, &[&str]),
         (name, count): (&str, u32),
-        results: &mut BTreeSet<String>,
-    ) -> Result<Start, BenchError> {
+        shown: &mut Shown,
+    ) -> Result<(), BenchError> {
         let program = &self.model.program;
         program.clean();
         program.release()?;
@@ -186,11 +179,12 @@ impl Cases<'_> {
                 let message = format!("`{way}`: a restored program has told no digest");
                 return Err(BenchError::program(message));
             }
-            results.extend(told);
+            shown.results.extend(told);
         }
         let mut start = Start::one(way, times, Some(command));
         start.at_once = count;
-        Ok(start)
+        shown.starts.push(start);
+        Ok(())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The driver's own checkpoint with CRIU, as its users do it: the device's memory goes into the process's, CRIU writes that, and
 //! both ways back.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use fermata_control::Paths;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::model::digests;
-use super::results::Start;
+use super::results::{Shown, Start};
 use super::setup::Cases;
 use crate::error::BenchError;
 use crate::native::Native;
@@ -78,21 +77,15 @@ fn told<A: AsRef<OsStr>>(program: &Path, words: &[A]) -> Result<(), BenchError> 
 }
 
 /// One for each run.
-pub fn starts(
-    cases: &Cases<'_>,
-    tools: &Tools,
-    results: &mut BTreeSet<String>,
-) -> Result<Vec<Start>, BenchError> {
+pub fn starts(cases: &Cases<'_>, tools: &Tools, shown: &mut Shown) -> Result<(), BenchError> {
     let folder = cases.sandbox.file_beside_images("criu");
     fs::create_dir_all(&folder).map_err(BenchError::io(format!("make `{}`", folder.display())))?;
-    let starts = image(cases, tools, &folder).and_then(|pid| {
-        (0..cases.settings.runs)
-            .map(|_| restored(cases, tools, (&folder, pid), results))
-            .collect()
+    let done = image(cases, tools, &folder).and_then(|pid| {
+        (0..cases.settings.runs).try_for_each(|_| restored(cases, tools, (&folder, pid), shown))
     });
     // It holds as much as the model.
     let _ = fs::remove_dir_all(&folder);
-    starts
+    done
 }
 
 /// Takes the image of a loaded model, which ends; its process.
@@ -112,8 +105,8 @@ fn restored(
     cases: &Cases<'_>,
     tools: &Tools,
     (folder, pid): (&Path, u32),
-    results: &mut BTreeSet<String>,
-) -> Result<Start, BenchError> {
+    shown: &mut Shown,
+) -> Result<(), BenchError> {
     let printed = cases.sandbox.file("printed");
     // CRIU refuses an output file that has grown since.
     fs::write(&printed, "ready\n")
@@ -136,7 +129,10 @@ fn restored(
         let _ = kill_process(process, Signal::KILL);
     }
     let times = times?;
-    results.extend(digests(&fs::read_to_string(&printed).unwrap_or_default()));
+    let printed = fs::read_to_string(&printed).unwrap_or_default();
+    shown.results.extend(digests(&printed));
     ended?;
-    Ok(Start::one("driver", times, Some(command)))
+    let start = Start::one("driver", times, Some(command));
+    shown.starts.push(start);
+    Ok(())
 }

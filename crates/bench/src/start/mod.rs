@@ -21,7 +21,7 @@ use serde_json::json;
 
 use self::model::Model;
 pub use self::results::StartSettings;
-use self::results::{Facts, Start};
+use self::results::{Facts, Shown, Start};
 use self::setup::Cases;
 use crate::error::BenchError;
 use crate::findings::{Cell, Findings};
@@ -40,37 +40,66 @@ const COLUMNS: [&str; 8] = [
     "image_gib",
 ];
 
-/// Runs it; `note` is called with what is being done.
+/// Runs it; `note` is called with what is being done. What was measured before a failure or an interruption is not lost: it
+/// comes with it.
 ///
 /// # Errors
-/// As [`crate::Bench::run`], and if results differ.
+/// As [`crate::Bench::run`], before the first start has been measured; or if results differ.
 pub fn run(
     settings: &Settings,
     asked: &StartSettings,
     note: &dyn Fn(&str),
-) -> Result<Findings, BenchError> {
+) -> Result<(Findings, Option<BenchError>), BenchError> {
     let mut rows = Vec::new();
     let mut facts = Facts::default();
+    let mut ended_early = None;
     for size in &asked.sizes {
-        // What one model took of memory and disk is free for the next.
-        let sandbox = Sandbox::new(settings)?;
-        let model = Model::new(settings, &sandbox, *size)?;
-        let cases = Cases {
-            settings,
-            asked,
-            sandbox: &sandbox,
-            model: &model,
-            note,
-        };
-        let (starts, image) = cases.all(&mut facts)?;
-        rows.extend(starts.iter().map(|it| row(*size, it, image)));
+        let mut shown = Shown::default();
+        let done = measure(settings, asked, *size, (&mut shown, &mut facts), note);
+        if !shown.starts.is_empty() {
+            facts.compare(*size, &shown.results)?;
+        }
+        let starts = shown.starts.iter();
+        rows.extend(starts.map(|it| row(*size, it, shown.image)));
+        if let Err(why) = done {
+            ended_early = Some(why);
+            break;
+        }
+    }
+    if let Some(why) = ended_early.take_if(|_| rows.is_empty()) {
+        return Err(why);
     }
     facts.remarks.extend([
         "first, last: from the command until the first and the last instance's first result"
             .to_owned(),
         "all starts of a model have had the same result".to_owned(),
     ]);
-    Ok(Findings {
+    let findings = findings(facts, rows);
+    Ok((findings, ended_early))
+}
+
+/// Everything with a model of one size. What it takes of memory and disk is free afterwards.
+fn measure(
+    settings: &Settings,
+    asked: &StartSettings,
+    size: f64,
+    (shown, facts): (&mut Shown, &mut Facts),
+    note: &dyn Fn(&str),
+) -> Result<(), BenchError> {
+    let sandbox = Sandbox::new(settings)?;
+    let model = Model::new(settings, &sandbox, size)?;
+    let cases = Cases {
+        settings,
+        asked,
+        sandbox: &sandbox,
+        model: &model,
+        note,
+    };
+    cases.all(shown, facts)
+}
+
+fn findings(facts: Facts, rows: Vec<Vec<Cell>>) -> Findings {
+    Findings {
         name: "start",
         title: "From the command to a model's first result",
         facts: vec![
@@ -82,10 +111,10 @@ pub fn run(
         drawn: ("billions", vec!["last_ms"]),
         lines: Some("way"),
         remarks: facts.remarks.into_iter().collect(),
-    })
+    }
 }
 
-fn row(size: f64, start: &Start, image: u64) -> Vec<Cell> {
+fn row(size: f64, start: &Start, image: Option<u64>) -> Vec<Cell> {
     let case = format!("{size} {}", start.way);
     vec![
         case.as_str().into(),
@@ -95,6 +124,6 @@ fn row(size: f64, start: &Start, image: u64) -> Vec<Cell> {
         start.first.into(),
         start.last.into(),
         start.command.into(),
-        (image as f64 / f64::from(1 << 30)).into(),
+        image.map(|it| it as f64 / f64::from(1 << 30)).into(),
     ]
 }

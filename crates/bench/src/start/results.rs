@@ -40,6 +40,16 @@ impl Start {
     }
 }
 
+/// What the starts of a model have shown so far.
+#[derive(Default)]
+pub struct Shown {
+    pub starts: Vec<Start>,
+    /// What the programs have printed of their results.
+    pub results: BTreeSet<String>,
+    /// Bytes of the image, once it is there.
+    pub image: Option<u64>,
+}
+
 /// What holds for all runs.
 #[derive(Default)]
 pub struct Facts {

@@ -166,9 +166,16 @@ fn call_start(start: Start, printer: &Printer) -> Result<u8, Failure> {
     };
     let folder = every.out.take();
     let settings = every.settings(None);
-    let findings = fermata_bench::start(&settings, &asked, &|text| printer.note(text))?;
+    let (findings, ended_early) =
+        fermata_bench::start(&settings, &asked, &|text| printer.note(text))?;
     publish(&findings, folder.as_deref(), printer)?;
-    Ok(0)
+    match ended_early {
+        Some(why) => {
+            printer.note("that is what was measured before the end");
+            Err(why.into())
+        }
+        None => Ok(0),
+    }
 }
 
 /// A number of billions.

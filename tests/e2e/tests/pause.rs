@@ -131,12 +131,12 @@ fn pinned_memory_comes_back() -> Result<()> {
 
 #[test]
 fn queued_work_is_done_once() -> Result<()> {
-    at_moments("queued", &["--size", "10000", "--steps", "400"], 2)
+    at_moments("queued", &["--size", "10000", "--steps", "250"], 2)
 }
 
 #[test]
 fn a_kernel_that_follows_pointers_waits_for_all_data() -> Result<()> {
-    at_moments("ptrtable", &["--steps", "4000"], 2)
+    at_moments("ptrtable", &["--steps", "2000"], 2)
 }
 
 /// Runs `program`, whose data takes a while to come, pauses it where it stands still, and lets it go on so.

@@ -52,6 +52,8 @@ fn variables(scene: &Scene) -> Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("CPATH", headers),
         ("PYTHONPATH", text(torch)?),
+        // What Python makes of PyTorch's files is kept: at each start it would take longer than all else.
+        ("PYTHONDONTWRITEBYTECODE", String::new()),
         ("LD_LIBRARY_PATH", library),
         ("TRITON_PTXAS_PATH", assembler.clone()),
         ("TRITON_PTXAS_BLACKWELL_PATH", assembler),

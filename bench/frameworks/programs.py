@@ -259,6 +259,11 @@ def ranks(steps):
     launch_ranks("train", steps, BACKEND="gloo")
 
 
+def ranks_8(steps):
+    """The same with eight."""
+    launch_ranks("train", steps, 8, BACKEND="gloo", OMP_NUM_THREADS="1")
+
+
 def over_nccl(what, steps, count=2, **variables):
     """Ranks over NCCL, on GPUs of their own or all on one: then NCCL must be 2.30 or newer, and BENCH_NCCL may name its library."""
     library = {"LD_PRELOAD": os.environ["BENCH_NCCL"]} if "BENCH_NCCL" in os.environ else {}
@@ -405,8 +410,8 @@ def numba(steps):
 PROGRAMS = {
     it.__name__: it
     for it in (
-        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ddp, ddp_shm, ddp_8,
-        ddp_graph, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
+        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ranks_8, ddp,
+        ddp_shm, ddp_8, ddp_graph, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }
 

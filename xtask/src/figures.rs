@@ -31,6 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("graph", "PyTorch CUDA graph of 40 kernels"),
     ("nccl", "NCCL, one rank, all-reduce of 4 MiB"),
     ("ranks", "two ranks of torchrun, over gloo"),
+    ("ranks_8", "eight ranks of torchrun on one GPU, over gloo"),
     ("ddp", "two ranks of torchrun, over NCCL, peer memory"),
     ("ddp_shm", "the same, over host memory"),
     (

@@ -29,12 +29,12 @@ use crate::session::Served;
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// How long all streams are held without one of them coming to its end: what the devices have been given takes half of it,
-/// unless a piece takes longer.
+/// unless a piece takes longer. Later rounds hold them longer ([`Patience::soon`]).
 const SOON: Duration = Duration::from_millis(20);
 /// How long they are held at most: many streams may come to their ends one after the other.
 const HELD: Duration = Duration::from_millis(200);
 /// How long streams stay held whose work has ended while others' goes on, in the first round; twice as long in each next one.
-const ENDED: Duration = Duration::from_millis(200);
+const ENDED: Duration = Duration::from_secs(5);
 /// How long what the devices are at may take, unless [`LONGEST_SETTING`] says it: the program is not stopped meanwhile.
 const LONGEST: u64 = 300;
 const LONGEST_SETTING: &str = "FERMATA_DEVICE_WAIT";
@@ -79,6 +79,8 @@ impl Work {
 #[derive(Debug, Default)]
 struct Patience {
     rounds: u32,
+    /// Whether a collective was waited for in the last round.
+    collective: bool,
 }
 
 impl Patience {
@@ -87,11 +89,14 @@ impl Patience {
     /// Rounds in which they go on from one collective to the next, where one is waited for: other kernels, such as reductions
     /// over peer memory that a program has written itself, wait for each other, too.
     const BY_COLLECTIVES: u32 = 24;
+    /// All streams are held four times as long each round, but at most so many times: 20 s.
+    const LONGER: u32 = 5;
 
     /// For the next round, in which `long` is waited for.
     fn next(&mut self, long: &[Work]) -> Hold {
         self.rounds += 1;
         let collective = long.iter().any(|it| it.on.collective);
+        self.collective = collective;
         match self.rounds {
             round if collective && round <= Self::BY_COLLECTIVES => {
                 Hold::Step(Meeting::Collectives)
@@ -99,6 +104,18 @@ impl Patience {
             round if !collective && round <= Self::FREELY => Hold::Busy,
             _ => Hold::Step(Meeting::Kernels),
         }
+    }
+
+    /// How long all streams are held next without one of them coming to its end.
+    ///
+    /// Streams whose kernels take long and wait for nothing may take turns: whenever one ends, another has begun. They come to
+    /// stand still together once all are held for as long as a kernel takes. Holding collectives longer helps nobody.
+    fn soon(&self) -> Duration {
+        let times = match self.collective {
+            true => 0,
+            false => self.rounds.saturating_sub(1).min(Self::LONGER),
+        };
+        SOON.saturating_mul(1 << (2 * times))
     }
 }
 
@@ -205,7 +222,8 @@ impl Halt<'_> {
         let arrived = self.session.arrived();
         loop {
             let since = Instant::now();
-            if become_idle(&workers)? {
+            let left = longest.saturating_sub(begun.elapsed());
+            if become_idle(&workers, patience.soon().min(left.max(SOON)))? {
                 ask_all(&workers, Hold::Closing)?;
                 let waited = waited.map(|work| Waited {
                     what: work.in_words(served),
@@ -264,9 +282,10 @@ fn longest() -> Result<Duration> {
     Ok(Duration::from_secs(asked.unwrap_or(LONGEST)))
 }
 
-/// Whether all devices come to have nothing to do soon, once no stream gets anything.
-fn become_idle(workers: &[Arc<Worker>]) -> Result<bool> {
+/// Whether all devices come to have nothing to do, once no stream gets anything, without one of them taking longer than `soon`.
+fn become_idle(workers: &[Arc<Worker>], soon: Duration) -> Result<bool> {
     let begun = Instant::now();
+    let held = HELD.max(2 * soon);
     let (mut last, mut moved) = (usize::MAX, begun);
     loop {
         let holding = ask_all(workers, Hold::All)?;
@@ -277,7 +296,7 @@ fn become_idle(workers: &[Arc<Worker>]) -> Result<bool> {
         if left < last {
             (last, moved) = (left, Instant::now());
         }
-        if moved.elapsed() >= SOON || begun.elapsed() >= HELD {
+        if moved.elapsed() >= soon || begun.elapsed() >= held {
             return Ok(false);
         }
         workers[late].pause(TURN_HELD);
@@ -361,6 +380,20 @@ mod tests {
     }
 
     #[test]
+    fn kernels_that_take_turns_are_held_longer_and_longer() {
+        let mut patience = Patience::default();
+        let mut holds = Vec::new();
+        for _ in 0..20 {
+            patience.next(&[work(0, 1, false)]);
+            holds.push(patience.soon());
+        }
+        assert_eq!(holds[..3], [SOON, 4 * SOON, 16 * SOON]);
+        assert_eq!(holds[19], 1024 * SOON);
+        patience.next(&[work(0, 1, true)]);
+        assert_eq!(patience.soon(), SOON);
+    }
+
+    #[test]
     fn streams_are_let_on_by_steps_only_while_nothing_moves() {
         let how = Hold::Step(Meeting::Collectives);
         let (waits, both) = (
@@ -400,12 +433,12 @@ mod tests {
         // Nothing has ended: they may take as long as they like.
         assert!(!round.is_over(&long, after(100.0)));
         assert!(!round.is_over(&rest, after(101.0)));
-        assert!(!round.is_over(&rest, after(101.1)));
-        assert!(round.is_over(&rest, after(101.3)));
+        assert!(!round.is_over(&rest, after(105.9)));
+        assert!(round.is_over(&rest, after(106.1)));
         let mut third = Round::new(Hold::Busy, 3, long.clone());
         assert!(!third.is_over(&rest, after(0.0)));
-        assert!(!third.is_over(&rest, after(0.7)));
-        assert!(third.is_over(&rest, after(0.9)));
+        assert!(!third.is_over(&rest, after(19.9)));
+        assert!(third.is_over(&rest, after(20.1)));
         // By steps a stream whose work has ended may go on.
         let mut steps = Round::new(Hold::Step(Meeting::Kernels), 1, long);
         assert!(!steps.is_over(&rest, after(0.0)));

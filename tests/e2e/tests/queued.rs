@@ -16,7 +16,7 @@ use serde_json::Value;
 const STEPS: u64 = 24;
 /// Operations of a step, at least.
 const OPERATIONS: u64 = 12;
-const OPTIONS: [&str; 4] = ["--size", "30000", "--steps", "24"];
+const OPTIONS: [&str; 4] = ["--size", "60000", "--steps", "24"];
 
 /// A program whose device stands still in its first host function, with everything queued behind that, and once more before
 /// the step in the middle.

@@ -35,8 +35,7 @@ STEPS = {
     "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "fsdp": 15, "tensor": 8,
-    "language_3b": 30, "halves": 300, "replicas": 200,
-    "generation_3b": 8,
+    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200,
 }
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
 # longer, there are fewer (`--seconds`).

@@ -28,7 +28,8 @@
  * ranks that wait. Here one that has found nothing lets another one have its core. */
 unsigned ucp_worker_progress(void *worker)
 {
-    static unsigned (*look)(void *);
+    /* Several threads may look at once. */
+    static unsigned (*_Atomic look)(void *);
     if (!look)
         look = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
     unsigned found = look(worker);

@@ -1,5 +1,5 @@
-//! All tests of worker processes, in one executable: what one waits for, another one uses, and they are linked once. A file
-//! is a module: `cargo test -p fermata-worker --test all images::`.
+//! All tests of worker processes in one executable: it is linked once, and while one test waits another runs. The tests of one
+//! file: `cargo test -p fermata-worker --test all images::`.
 #![allow(clippy::unwrap_used)]
 
 mod answers;

@@ -21,15 +21,10 @@ fn measure(name: &str, folder: &Path) -> Result<(Vec<String>, Vec<Vec<String>>)>
     measure_with(name, folder, &["--bytes", "4MiB"])
 }
 
-fn measure_with(
-    name: &str,
-    folder: &Path,
-    options: &[&str],
-) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-    let tree = Tree::find()?;
-    let images = folder.join("images");
-    fs::create_dir_all(&images)?;
-    let mut bench = Command::new(tree.fermata());
+/// One run of each case.
+fn bench(name: &str, folder: &Path, options: &[&str]) -> Result<Command> {
+    fs::create_dir_all(folder.join("images"))?;
+    let mut bench = Command::new(Tree::find()?.fermata());
     bench.args(["bench", name, "--device", "soft", "--runs", "1"]);
     bench.args(options);
     // From where it is called: relative folders work too.
@@ -37,8 +32,20 @@ fn measure_with(
         .current_dir(folder)
         .args(["--out", ".", "--images", "images"]);
     bench.env("TMPDIR", folder);
-    command::run(bench, LIMIT)?.success(name)?;
-    ensure!(fs::read_dir(&images)?.next().is_none(), "images are left");
+    Ok(bench)
+}
+
+fn no_images(folder: &Path) -> Result<bool> {
+    Ok(fs::read_dir(folder.join("images"))?.next().is_none())
+}
+
+fn measure_with(
+    name: &str,
+    folder: &Path,
+    options: &[&str],
+) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+    command::run(bench(name, folder, options)?, LIMIT)?.success(name)?;
+    ensure!(no_images(folder)?, "images are left");
     let plot = fs::read_to_string(folder.join(format!("{name}.svg")))?;
     ensure!(plot.contains("<polyline"), "nothing is drawn");
     let text = fs::read_to_string(folder.join(format!("{name}.csv")))?;
@@ -120,14 +127,10 @@ fn starts_of_a_model_are_measured_in_every_way_and_have_one_result() -> Result<(
 #[test]
 fn what_was_measured_before_an_interruption_is_kept() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let mut bench = Command::new(Tree::find()?.fermata());
-    bench.args(["bench", "start", "--device", "soft", "--runs", "1"]);
-    bench.args(["--sizes", "0.001", "--at-once", "2", "--disk", "/dev/shm"]);
-    bench.args(["--out", ".", "--images", "."]);
-    bench
-        .current_dir(folder.path())
-        .env("TMPDIR", folder.path());
-    let mut bench = bench.stderr(Stdio::piped()).spawn()?;
+    let options = ["--sizes", "0.001", "--at-once", "2", "--disk", "/dev/shm"];
+    let mut bench = bench("start", folder.path(), &options)?
+        .stderr(Stdio::piped())
+        .spawn()?;
     let mut said = BufReader::new(bench.stderr.take().context("its messages")?).lines();
     said.by_ref()
         .map_while(Result::ok)
@@ -149,7 +152,9 @@ fn what_was_measured_before_an_interruption_is_kept() -> Result<()> {
     let left: Vec<_> = fs::read_dir(folder.path())?
         .map(|it| Ok(it?.file_name().into_string().unwrap_or_default()))
         .collect::<Result<_>>()?;
-    ensure!(left.iter().all(|it| it.starts_with("start.")), "{left:?}");
+    let is_known = |it: &String| it == "images" || it.starts_with("start.");
+    ensure!(left.iter().all(is_known), "{left:?}");
+    ensure!(no_images(folder.path())?, "images are left");
     Ok(())
 }
 

@@ -63,9 +63,7 @@ impl Cases<'_> {
         let (first, last) = self.model.results(self.sandbox, begin, 1)?;
         native.end(self.sandbox)?;
         let printed = fs::read_to_string(&printed).unwrap_or_default();
-        shown.results.extend(digests(&printed));
-        let start = Start::one("cold", (first, last), None);
-        shown.starts.push(start);
+        shown.take(Start::one("cold", (first, last), None), &printed);
         Ok(())
     }
 

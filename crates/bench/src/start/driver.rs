@@ -10,7 +10,6 @@ use std::time::Duration;
 use fermata_control::Paths;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use super::model::digests;
 use super::results::{Shown, Start};
 use super::setup::Cases;
 use crate::error::BenchError;
@@ -130,9 +129,7 @@ fn restored(
     }
     let times = times?;
     let printed = fs::read_to_string(&printed).unwrap_or_default();
-    shown.results.extend(digests(&printed));
     ended?;
-    let start = Start::one("driver", times, Some(command));
-    shown.starts.push(start);
+    shown.take(Start::one("driver", times, Some(command)), &printed);
     Ok(())
 }

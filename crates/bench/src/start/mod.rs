@@ -62,12 +62,12 @@ pub fn run(
         let starts = shown.starts.iter();
         rows.extend(starts.map(|it| row(*size, it, shown.image)));
         if let Err(why) = done {
+            if rows.is_empty() {
+                return Err(why);
+            }
             ended_early = Some(why);
             break;
         }
-    }
-    if let Some(why) = ended_early.take_if(|_| rows.is_empty()) {
-        return Err(why);
     }
     facts.remarks.extend([
         "first, last: from the command until the first and the last instance's first result"

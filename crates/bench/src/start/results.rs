@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use super::model::digests;
 use crate::error::BenchError;
 
 /// What this bench is told beyond [`crate::Settings`].
@@ -48,6 +49,14 @@ pub struct Shown {
     pub results: BTreeSet<String>,
     /// Bytes of the image, once it is there.
     pub image: Option<u64>,
+}
+
+impl Shown {
+    /// Takes down a start and the results among what its program has printed.
+    pub fn take(&mut self, start: Start, printed: &str) {
+        self.results.extend(digests(printed));
+        self.starts.push(start);
+    }
 }
 
 /// What holds for all runs.

@@ -239,10 +239,8 @@ impl Halt<'_> {
             let mut looked = Instant::now();
             loop {
                 let now = busy(&workers, ask)?;
-                if round.is_over(&now, Instant::now()) {
-                    break;
-                }
-                let Some(work) = first_named(&now) else {
+                let is_over = round.is_over(&now, Instant::now());
+                let Some(work) = first_named(&now).filter(|_| !is_over) else {
                     break;
                 };
                 let so_far = begun.elapsed();

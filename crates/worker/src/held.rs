@@ -11,7 +11,7 @@
 //! A collective ends when every rank has entered it. Ranks that go on freely are in the next one by then, and wait for the rank
 //! that is held; ranks that go on by steps come to stand behind the same collective.
 
-use fermata_abi::op::{FunctionId, StreamRef};
+use fermata_abi::op::{ExecId, FunctionId, StreamRef};
 use fermata_control::worker::{Holding, Meeting, StreamWork};
 
 use crate::parked::Hold;
@@ -28,6 +28,8 @@ impl Server {
             Asked::All if self.hold != Hold::All => {
                 self.hold = Hold::All;
                 self.holds += 1;
+                // The program may have changed them.
+                self.collectives.clear();
                 self.watch_device();
             }
             Asked::Busy if !matches!(self.hold, Hold::Some(_)) => {
@@ -72,8 +74,8 @@ impl Server {
             return;
         };
         let meets = match (*to, self.work.what) {
-            (_, What::Graph(_)) | (Meeting::Kernels, What::Kernel(_)) => true,
-            (Meeting::Collectives, What::Kernel(handle)) => self.is_collective(handle),
+            (Meeting::Kernels, What::Kernel(_) | What::Graph(_)) => true,
+            (Meeting::Collectives, what) => self.meets_others(what),
             _ => false,
         };
         if let (Hold::Step(held, _), true) = (&mut self.hold, meets) {
@@ -81,10 +83,37 @@ impl Server {
         }
     }
 
-    /// Whether a kernel ends only when other ranks have launched theirs: NCCL's, whose names are those of C or C++.
+    /// Whether work ends only when other ranks have issued theirs, as far as names tell.
+    fn meets_others(&mut self, what: What) -> bool {
+        match what {
+            What::Kernel(handle) => self.is_collective(handle),
+            What::Graph(handle) => match self.collectives.get(&handle) {
+                Some(known) => *known,
+                None => {
+                    let holds = self.holds_collective(handle);
+                    self.collectives.insert(handle, holds);
+                    holds
+                }
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether a kernel is a collective's: NCCL's, whose names are those of C or C++.
     fn is_collective(&self, handle: FunctionId) -> bool {
         let known = self.site.session.functions.get(handle);
         known.is_ok_and(|it| it.name.contains("nccl"))
+    }
+
+    /// Whether an executable graph holds such a kernel. A graph that is not known may.
+    fn holds_collective(&self, handle: ExecId) -> bool {
+        let Ok(known) = self.site.session.executables.get(handle) else {
+            return true;
+        };
+        let mut holds = false;
+        let mut visit = |function| holds = holds || self.is_collective(function);
+        known.graph.kernels(&mut |kernel| visit(kernel.function));
+        holds
     }
 
     /// Records how far each stream is: without that, the end of its last few pieces is not seen.
@@ -111,11 +140,14 @@ impl Server {
             .into_iter()
             .filter_map(|it| self.queues.at(it))
             .collect();
-        let named = at.into_iter().map(|it| self.name(&it));
+        let named = at.into_iter().map(|it| {
+            let collective = it.all.iter().any(|what| self.meets_others(*what));
+            self.name(&it, collective)
+        });
         named.collect()
     }
 
-    fn name(&self, busy: &Busy) -> StreamWork {
+    fn name(&self, busy: &Busy, collective: bool) -> StreamWork {
         let session = &self.site.session;
         let kernel = |handle: FunctionId| {
             let known = session.functions.get(handle);
@@ -135,11 +167,7 @@ impl Server {
             stream: busy.stream.stream.raw(),
             count: busy.upto,
             waits: busy.what == What::Wait,
-            collective: busy.all.iter().any(|it| match it {
-                What::Kernel(handle) => self.is_collective(*handle),
-                What::Graph(_) => true,
-                _ => false,
-            }),
+            collective,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use fermata_abi::op::{Address, ContextId, DeviceInfo, FileId};
+use fermata_abi::op::{Address, ContextId, DeviceInfo, ExecId, FileId};
 use fermata_device::EventHandle;
 use fermata_engine::restore::Guard;
 use fermata_engine::{Gate, Site};
@@ -95,6 +95,8 @@ pub(crate) struct Server {
     /// How often all streams were held, and for which of these times the device has come to its end.
     pub holds: u64,
     pub settled: u64,
+    /// Whether graphs that were launched hold a collective, as far as a stop has asked.
+    pub collectives: HashMap<ExecId, bool>,
     /// Whether the program has announced itself.
     pub come: bool,
     pub faults: Faults,
@@ -162,6 +164,7 @@ impl Server {
             work: Work::default(),
             holds: 0,
             settled: 0,
+            collectives: HashMap::new(),
             come: false,
             faults,
             callbacks,

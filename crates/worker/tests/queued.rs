@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::scene::{EXEC, instantiate, kernel_graph};
 use crate::common::{
-    Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
+    Answer, CONTEXT, FUNCTION, ImageFolder, LEGACY, PATIENCE, PTX, Program, STREAM, Worker,
+    started, words,
 };
-use fermata_abi::op::{Address, Blob, EventId, Op, Place, StreamId, StreamRef};
-use fermata_control::worker::{FromWorker, Hold, ToWorker};
+use fermata_abi::op::{
+    Address, Blob, EventId, FunctionId, ImageRef, ModuleId, Op, Place, StreamId, StreamRef,
+};
+use fermata_control::worker::{FromWorker, Hold, Meeting, ToWorker};
+use fermata_graph::{Graph, NodeKind};
 use fermata_wire::Pending;
 
 const OTHER: StreamRef = StreamRef {
@@ -263,6 +268,77 @@ fn what_takes_long_is_named_and_the_other_streams_go_on() {
     answered(&busy);
     drop((other, busy));
     assert_eq!(words(&program.read(memory, 64)), [7; 16]);
+}
+
+/// A kernel with a name as NCCL's have.
+fn collective(program: &Program) -> FunctionId {
+    let (module, function) = (ModuleId::from_raw(0x120), FunctionId::from_raw(0x121));
+    let text = String::from_utf8_lossy(PTX).replace(" add(", " ncclDevKernel_Add(");
+    let load = Op::ModuleLoad {
+        module,
+        context: CONTEXT,
+        image: ImageRef::Blob(Blob::Inline(text.as_bytes())),
+        beside: false,
+    };
+    assert_eq!(program.ask(&load), Answer::None);
+    let get = Op::FunctionGet {
+        function,
+        module,
+        name: "ncclDevKernel_Add",
+    };
+    assert!(matches!(program.ask(&get), Answer::Function(_)));
+    function
+}
+
+#[test]
+fn graphs_go_on_from_one_collective_to_the_next_if_they_hold_one() {
+    let (mut worker, program) = begun();
+    let memory = program.alloc(64);
+    let nccl = collective(&program);
+    for (inner, function, expected) in [
+        (false, FUNCTION, false),
+        (false, nccl, true),
+        (true, nccl, true),
+    ] {
+        program.write(memory, &[0; 64]);
+        let mut params = memory.to_le_bytes().to_vec();
+        params.extend([1, 0, 0, 0, 16, 0, 0, 0]);
+        let mut graph = kernel_graph(function, [1, 32], params);
+        if inner {
+            let mut outer = Graph::new();
+            outer
+                .add(NodeKind::ChildGraph(Box::new(graph)), &[])
+                .unwrap();
+            graph = outer;
+        }
+        instantiate(&program, &graph);
+        program.post(&Op::HostCall {
+            stream: STREAM,
+            id: 1,
+        });
+        assert!(!worker.hold(Hold::All).idle);
+        worker.hold(Hold::Step(Meeting::Collectives));
+        for _ in 0..2 {
+            program.post(&Op::GraphLaunch {
+                exec: EXEC,
+                stream: OTHER,
+            });
+        }
+        let sync = Op::StreamSync { stream: OTHER };
+        let both = program.producer.request(&sync, None).unwrap();
+        // The second one stays behind the first, if that may wait for other ranks.
+        if expected {
+            assert!(!both.wait_for(Duration::from_millis(100)).unwrap());
+        } else {
+            answered(&both);
+        }
+        run_callback(&program, 1);
+        worker.hold(Hold::Off);
+        answered(&both);
+        drop(both);
+        assert_eq!(words(&program.read(memory, 64)), [2; 16]);
+        assert_eq!(program.ask(&Op::GraphDestroy { exec: EXEC }), Answer::None);
+    }
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn whole_queue_is_in_the_image(mode: Mode) -> Result<()> {
     let left = again["device"]["queued"].as_u64().unwrap_or(0);
     ensure!(
         (STEPS * OPERATIONS / 3..=operations).contains(&left),
-        "{left} operations are left of {operations}"
+        "{left} operations are left of {operations}: {again}"
     );
     queued.ends("queued")?;
     for image in ["first", "second"] {

@@ -1,14 +1,11 @@
 //! Sessions with device and managed memory, on softgpu.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::ffi::c_void;
 use std::time::Duration;
 
-use common::cuda::{Cuda, at, call};
-use common::link::{self, Link};
-use common::{alone, host, noise, session};
+use crate::common::cuda::{Cuda, at, call};
+use crate::common::link::{self, Link};
+use crate::common::{alone, host, noise, session};
 use fermata_app::{AppError, ElementType, Level, StageSchedule};
 
 const BYTE: ElementType = ElementType(1);
@@ -75,7 +72,11 @@ fn host_device_and_managed_memory_come_back() {
 #[test]
 fn host_data_is_hashed_on_the_device_too() {
     let dir = tempfile::tempdir().unwrap();
-    alone("with_host_data_alone", dir.path(), &[held(dir.path())]);
+    alone(
+        "device::with_host_data_alone",
+        dir.path(),
+        &[held(dir.path())],
+    );
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn with_host_data_alone() {
 #[test]
 fn a_device_that_was_reset_is_checkpointed_again() {
     let dir = tempfile::tempdir().unwrap();
-    alone("with_a_device_that_is_reset", dir.path(), &[]);
+    alone("device::with_a_device_that_is_reset", dir.path(), &[]);
 }
 
 #[test]
@@ -276,7 +277,7 @@ fn a_job_comes_back_on_another_number_of_devices() {
             ("FERMATA_TEST_DEVICES", devices.to_string()),
             ("FERMATA_TEST_RUN", first.to_string()),
         ];
-        alone("on_some_devices", dir.path(), &settings);
+        alone("device::on_some_devices", dir.path(), &settings);
     }
 }
 
@@ -324,7 +325,7 @@ fn captured_data_waits_on_devices_and_peers() {
         ("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string()),
         held(dir.path()),
     ];
-    alone("with_room_on_devices", dir.path(), &settings);
+    alone("device::with_room_on_devices", dir.path(), &settings);
 }
 
 #[test]
@@ -429,7 +430,11 @@ fn a_peer_gets_its_memory_back_while_the_checkpoint_is_written() {
         ("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string()),
         held(dir.path()),
     ];
-    alone("with_a_peer_that_wants_its_memory", dir.path(), &settings);
+    alone(
+        "device::with_a_peer_that_wants_its_memory",
+        dir.path(),
+        &settings,
+    );
 }
 
 #[test]
@@ -494,13 +499,13 @@ fn a_failing_allocation_or_copy_costs_at_most_one_checkpoint() {
                 alone(test, dir.path(), &settings)
             };
             let failing = format!("FERMATA_SOFTGPU_{setting}");
-            let text = start("with_one_failure", (&failing, number.to_string()));
+            let text = start("device::with_one_failure", (&failing, number.to_string()));
             let made = text.lines().find_map(|l| l.strip_prefix("made "));
             let made = made.unwrap().to_owned();
             // A process that has lost its device can make no more; an allocation that fails costs nothing.
             assert!(made != "0" || setting == "FAIL_COPY", "{number}");
             if made != "0" {
-                start("after_one_failure", ("FERMATA_TEST_MADE", made));
+                start("device::after_one_failure", ("FERMATA_TEST_MADE", made));
             }
         }
     }

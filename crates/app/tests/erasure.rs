@@ -1,14 +1,11 @@
 //! Level 3: whichever ranks of a group are lost, up to the number asked for, their checkpoints are computed
 //! again from the others', and one more is refused on every rank.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 
-use common::host;
-use common::job::{BYTE, bytes, node, read, start, write, write_behind};
-use common::ranks::Threads;
+use crate::common::host;
+use crate::common::job::{BYTE, bytes, node, read, start, write, write_behind};
+use crate::common::ranks::Threads;
 use fermata_app::{Config, Level};
 
 const STEPS: [(u64, Level); 2] = [(1, Level::Erasure), (2, Level::Erasure)];
@@ -204,7 +201,7 @@ fn a_job_too_small_for_its_losses_is_told_so() {
         errors[0].contains("more ranks than `erasure.losses`"),
         "{errors:?}"
     );
-    let mut alone = common::session(&node(dir.path(), 9), |_| ());
+    let mut alone = crate::common::session(&node(dir.path(), 9), |_| ());
     let e = alone.checkpoint(1, Level::Erasure).unwrap_err();
     assert!(e.text().contains("two ranks or more"), "{}", e.text());
 }

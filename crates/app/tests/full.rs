@@ -1,16 +1,13 @@
 //! A disk that is full, local or shared: a clear error, the program and its older checkpoints unharmed, and
 //! the next checkpoint works once there is room. The inner test runs alone, on file systems of a few MiB in a
 //! mount namespace of its own.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::ranks::Threads;
-use common::{host, noise, session};
+use crate::common::ranks::Threads;
+use crate::common::{host, noise, session};
 use fermata_app::{Comm, Config, ElementType, Level, Session};
 
 const VARIABLE: &str = "FERMATA_TEST_SMALL_DISK";
@@ -25,7 +22,7 @@ fn a_full_disk_costs_one_checkpoint_and_nothing_else() {
     }
     let script = format!(
         "mount -t tmpfs -o size=8m none '{}'; mount -t tmpfs -o size=4m none '{}'; \
-         exec '{}' --exact on_small_disks --ignored --nocapture",
+         exec '{}' --exact full::on_small_disks --ignored --nocapture",
         local.display(),
         shared.display(),
         std::env::current_exe().unwrap().display()
@@ -110,7 +107,7 @@ fn on_small_disks() {
 #[test]
 fn a_limit_of_file_sizes_is_kept_to() {
     let dir = tempfile::tempdir().unwrap();
-    common::alone("with_a_limit_of_file_sizes", dir.path(), &[]);
+    crate::common::alone("full::with_a_limit_of_file_sizes", dir.path(), &[]);
 }
 
 #[test]
@@ -179,7 +176,7 @@ fn full_for_another_rank(dir: &std::path::Path, level: Level, behind: bool) {
             1 => dir.join("local"),
             _ => dir.join(format!("node-{rank}")),
         };
-        let config = common::config(&folder, |c| {
+        let config = crate::common::config(&folder, |c| {
             c.name = format!("level-{}", level.number());
             c.background = behind;
             c.node = Some(rank.to_string());

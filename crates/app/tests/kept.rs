@@ -1,15 +1,12 @@
 //! Which checkpoints stay when old ones go, and which parts belong together: no policy and no lost node may leave
 //! ranks without a checkpoint that they had, or with parts of different runs.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 use std::time::Duration;
 
-use common::job::{BYTE, bytes, data, node, read, start, write, write_behind};
-use common::ranks::Threads;
-use common::{Mapping, host, noise, session};
+use crate::common::job::{BYTE, bytes, data, node, read, start, write, write_behind};
+use crate::common::ranks::Threads;
+use crate::common::{Mapping, host, noise, session};
 use fermata_app::{Comm, Config, Level};
 
 fn one(c: &mut Config) {

@@ -1,14 +1,11 @@
 //! A host variable of more than 4 GiB that takes a few MiB of memory: most of it is one small file, mapped again and
 //! again, and what lies around 2 GiB and 4 GiB and at both ends has pages of its own, no two of which are the same.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use common::{noise, session};
+use crate::common::{noise, session};
 use fermata_app::{ElementType, Level, Memory};
 
 const MIB: usize = 1 << 20;

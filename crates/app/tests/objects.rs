@@ -1,8 +1,5 @@
 //! Level 5 against a real server: whole checkpoints and changed blocks, in parts and at once, back on a machine
 //! that has nothing else; a server that is down, slow, flaky or says no costs that level only.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +7,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::job::{node, read, start, write};
-use common::ranks::Threads;
-use common::server::{Server, Tls, config};
-use common::{alone, host, noise, session};
+use crate::common::job::{node, read, start, write};
+use crate::common::ranks::Threads;
+use crate::common::server::{Server, Tls, config};
+use crate::common::{alone, host, noise, session};
 use fermata_app::{AppError, Config, ElementType, Level, ObjectConfig, Session};
 
 const BYTE: ElementType = ElementType(1);
@@ -128,7 +125,7 @@ fn hasty(folder: &Path, server: &Server, background: bool, data: &mut [u8]) -> (
             deadline,
             ..server.config()
         };
-        let config = common::config(folder, |c| {
+        let config = crate::common::config(folder, |c| {
             set(c, &objects);
             c.background = background;
         });
@@ -231,7 +228,7 @@ fn a_server_that_is_down_costs_its_level_only() {
     // With nothing at the lower levels it does not begin afresh by itself.
     let folder_b = dir.path().join("b");
     let e = Session::init(
-        common::config(&folder_b, |c| set(c, &objects)),
+        crate::common::config(&folder_b, |c| set(c, &objects)),
         Box::new(fermata_app::Solo),
     );
     assert_eq!(e.err().unwrap().code(), 17);
@@ -484,7 +481,7 @@ fn who_may_not_and_what_is_not_there_are_told_apart() {
         ..server.config()
     };
     let e = Session::init(
-        common::config(&dir.path().join("a"), |c| set(c, &bad)),
+        crate::common::config(&dir.path().join("a"), |c| set(c, &bad)),
         Box::new(fermata_app::Solo),
     );
     let text = e.err().unwrap().text();
@@ -568,11 +565,11 @@ fn a_service_behind_tls_must_be_one_that_is_trusted() {
     let port = ("FERMATA_TEST_PORT", tls.port.to_string());
     let trusted = tls.certificate.to_str().unwrap().to_owned();
     alone(
-        "over_tls",
+        "objects::over_tls",
         dir.path(),
         &[port.clone(), ("SSL_CERT_FILE", trusted)],
     );
-    alone("over_tls_of_a_stranger", dir.path(), &[port]);
+    alone("objects::over_tls_of_a_stranger", dir.path(), &[port]);
 }
 
 fn tls_config() -> ObjectConfig {

@@ -1,14 +1,11 @@
 //! Several ranks, each a thread with a node folder of its own: what is lost comes back, all ranks take the
 //! same checkpoint, and what cannot be is said on every rank.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 
-use common::job::{BYTE, bytes, node, read, start, write};
-use common::ranks::Threads;
-use common::{host, noise};
+use crate::common::job::{BYTE, bytes, node, read, start, write};
+use crate::common::ranks::Threads;
+use crate::common::{host, noise};
 use fermata_app::{Config, Level};
 
 #[test]

@@ -1,8 +1,5 @@
 //! Level 5 in jobs of several ranks: what they have alike is put into the bucket once and once only, stays as long as
 //! one of them needs it, and comes back, whatever rank dies or is refused between any two requests.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -10,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::job::{BYTE, node, start};
-use common::processes::Processes;
-use common::proxy::{Verdict, proxy};
-use common::ranks::Threads;
-use common::server::{Server, config};
-use common::{host, inner, noise};
+use crate::common::job::{BYTE, node, start};
+use crate::common::processes::Processes;
+use crate::common::proxy::{Verdict, proxy};
+use crate::common::ranks::Threads;
+use crate::common::server::{Server, config};
+use crate::common::{host, inner, noise};
 use fermata_app::{Comm, Config, Level, ObjectConfig, Session};
 
 const MIB: usize = 1 << 20;
@@ -429,7 +426,7 @@ fn a_rank_that_is_killed_between_two_puts_takes_nothing_older_with_it() {
                         ("FERMATA_TEST_PORT", port.to_string()),
                         ("FERMATA_TEST_OLDEST", found.to_string()),
                     ];
-                    let mut child = inner("one_of_three", &folder, &settings);
+                    let mut child = inner("replicas::one_of_three", &folder, &settings);
                     let out = std::fs::File::create(folder.join(format!("out-{rank}"))).unwrap();
                     child.stdout(out.try_clone().unwrap()).stderr(out);
                     let child = child.spawn().unwrap();
@@ -483,7 +480,7 @@ fn one_of_three() {
         c.object = Some(objects.clone());
         c.block_bytes = 16_384;
     };
-    let config = common::config(&folder.join(format!("node-{rank}")), with);
+    let config = crate::common::config(&folder.join(format!("node-{rank}")), with);
     let mut s = Session::init(config, Box::new(comm)).unwrap();
     let mut data = vec![0; 300_000];
     s.protect(1, host(&mut data), BYTE).unwrap();

@@ -1,16 +1,13 @@
 //! Ranks that are processes of one node send what does not fit their own GPU's room to each other's, on softgpu.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::cuda::{Cuda, at};
-use common::link::{self, Link};
-use common::processes::Processes;
-use common::{Mapping, alone, config, host, inner, noise};
+use crate::common::cuda::{Cuda, at};
+use crate::common::link::{self, Link};
+use crate::common::processes::Processes;
+use crate::common::{Mapping, alone, config, host, inner, noise};
 use fermata_app::{ElementType, Level, Session, StageSchedule};
 
 const BYTE: ElementType = ElementType(1);
@@ -26,7 +23,7 @@ fn what_does_not_fit_waits_with_other_ranks_and_one_that_fails_holds_up_nobody()
     std::thread::scope(|scope| {
         for rank in 0..SIZES.len() {
             let folder = dir.path();
-            scope.spawn(move || alone("one_rank", folder, &settings(folder, rank)));
+            scope.spawn(move || alone("rooms::one_rank", folder, &settings(folder, rank)));
         }
     });
 }
@@ -47,15 +44,15 @@ fn a_rank_that_dies_takes_nothing_of_others_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
     std::thread::scope(|scope| {
-        scope.spawn(|| alone("one_of_two", folder, &settings(folder, 0)));
-        let ended = inner("one_of_two", folder, &settings(folder, 1)).output();
+        scope.spawn(|| alone("rooms::one_of_two", folder, &settings(folder, 0)));
+        let ended = inner("rooms::one_of_two", folder, &settings(folder, 1)).output();
         let ended = ended.unwrap();
         assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{ended:?}");
         std::fs::write(folder.join(GONE), "").unwrap();
     });
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            scope.spawn(move || alone("one_of_two", folder, &settings(folder, rank)));
+            scope.spawn(move || alone("rooms::one_of_two", folder, &settings(folder, rank)));
         }
     });
 }

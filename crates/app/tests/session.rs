@@ -1,12 +1,9 @@
 //! Sessions with host memory: what is stored comes back, what is wrong is refused before memory is touched.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::Path;
 use std::time::Duration;
 
-use common::{config, host, noise, session};
+use crate::common::{config, host, noise, session};
 use fermata_app::{AppError, ElementType, Interval, Level, Session, Snapshot, Solo};
 
 const F64: ElementType = ElementType(3 << 24 | 8);
@@ -246,7 +243,7 @@ fn what_does_not_fit_is_refused_by_name() {
 fn memory_that_is_gone_is_an_error_and_the_program_lives() {
     let dir = tempfile::tempdir().unwrap();
     let mut s = session(dir.path(), |_| ());
-    let mapped = common::Mapping::new(1 << 20);
+    let mapped = crate::common::Mapping::new(1 << 20);
     s.protect(5, mapped.memory(), BYTE).unwrap();
     s.checkpoint(1, Level::Local).unwrap();
     s.wait(Duration::from_secs(300)).unwrap();

@@ -1,8 +1,5 @@
 //! Ranks that do not go together: other calls, other settings, other numbers of ranks, other jobs, other processes.
 //! Each is told on every rank, at once, and nothing is harmed.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::job::{BYTE, bytes, data, node, read, start, write};
-use common::ranks::Threads;
-use common::{config, host, noise, session};
+use crate::common::job::{BYTE, bytes, data, node, read, start, write};
+use crate::common::ranks::Threads;
+use crate::common::{config, host, noise, session};
 use fermata_app::{AppError, Comm, Config, Level, Result, Session, Solo};
 
 #[test]

@@ -48,7 +48,7 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// An ignored test of the same file in a process of its own, with settings that count from its start and
+/// An ignored test, named with its file, in a process of its own, with settings that count from its start and
 /// `FERMATA_TEST_FOLDER`.
 pub fn inner(test: &str, folder: &Path, settings: &[(&str, String)]) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());

@@ -229,7 +229,11 @@ impl Agent {
     }
 
     fn send(&self, message: &ToAgent) -> Result<()> {
-        self.link.send(message, &[]).map_err(|e| from_control(&e))
+        let sent = self.link.send(message, &[]);
+        sent.map_err(|e| match e.is_closed() {
+            true => self.ended(),
+            false => from_control(&e),
+        })
     }
 
     /// The answer to Quiesce.
@@ -284,9 +288,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A program that is stopped by a debugger while it is to be checkpointed, and goes on during the next attempt.
-    #[test]
-    fn a_stop_that_was_given_up_is_not_taken_for_the_next() {
+    /// An agent, and the program's end of its connection.
+    fn pair() -> (Arc<Agent>, Connection<ToAgent, FromAgent>) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let arrival = Arrival {
             visible: None,
@@ -298,6 +301,37 @@ mod tests {
         };
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_| {}).expect("listens");
+        (agent, program)
+    }
+
+    #[test]
+    fn a_program_that_has_ended_is_said_to() {
+        for taken in [false, true] {
+            let (agent, program) = pair();
+            let asked = std::thread::scope(|scope| {
+                match taken {
+                    // It ends before it is asked, or instead of an answer.
+                    false => drop(program),
+                    true => {
+                        scope.spawn(move || program.recv(PATIENCE).expect("asked"));
+                    }
+                }
+                agent.quiesce_within(PATIENCE, PATIENCE, &mut || ())
+            });
+            let failure = asked.expect_err("nobody answers");
+            assert_eq!(failure.kind, FailureKind::NotFound, "{}", failure.message);
+            assert!(
+                failure.message.ends_with("has ended"),
+                "{}",
+                failure.message
+            );
+        }
+    }
+
+    /// A program that is stopped by a debugger while it is to be checkpointed, and goes on during the next attempt.
+    #[test]
+    fn a_stop_that_was_given_up_is_not_taken_for_the_next() {
+        let (agent, program) = pair();
         let silent = agent.quiesce_within(PATIENCE, Duration::ZERO, &mut || ());
         assert!(
             silent
@@ -337,17 +371,7 @@ mod tests {
 
     #[test]
     fn a_program_that_takes_long_to_stop_is_said_to() {
-        let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let arrival = Arrival {
-            visible: None,
-            link: Connection::new(ours.into(), "the program"),
-            process: ProcessId::of(std::process::id()).expect("it runs"),
-            inner_pid: 1,
-            wake_block: 0,
-            says_mapped: true,
-        };
-        let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
-        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let (agent, program) = pair();
         let (said, saying) = channel();
         let stopped = std::thread::scope(|scope| {
             scope.spawn(move || {

@@ -19,7 +19,7 @@ PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
-.PHONY: help deps build rust libs programs test lint check e2e mpi-test demo demo-tree bundle wheel deb image \
+.PHONY: help deps build rust libs programs test object-store others lint check e2e mpi-test demo demo-tree bundle wheel deb image \
         try-packages clean
 .DEFAULT_GOAL := build
 
@@ -66,11 +66,18 @@ test: ASKED := --workspace --lib --bins --tests --examples
 test: HASHES := --workspace
 test: lint build
 	$(BUILT)/xtask check
-	sh tools/setup.sh mpi s3 nvml torch
+	$(MAKE) --no-print-directory -j2 object-store others
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
 	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick --jobs 2
+
+# What the tests run besides: one is compiled while the others arrive.
+object-store:
+	sh tools/setup.sh s3
+
+others:
+	sh tools/setup.sh mpi nvml torch
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps

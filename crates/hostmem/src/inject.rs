@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::error::{Error, Result};
 use crate::filter::WITHOUT_IO_URING;
+use crate::maps::Maps;
 use crate::sys;
 use crate::traced::{Borrowed, Traced};
 use crate::{maps, scan};
@@ -157,17 +159,10 @@ fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
 
 /// The address of a `syscall` instruction: every vDSO has one.
 fn entry(pid: u32) -> io::Result<u64> {
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
-    let maps = String::from_utf8_lossy(&maps);
+    let maps = Maps::of(pid)?;
     let none = || io::Error::from(io::ErrorKind::NotFound);
-    let line = maps
-        .lines()
-        .find(|it| it.ends_with("[vdso]"))
-        .ok_or_else(none)?;
-    let range = line.split(' ').next().and_then(|it| it.split_once('-'));
-    let (start, end) = range.ok_or_else(none)?;
-    let number = |text| u64::from_str_radix(text, 16).map_err(io::Error::other);
-    let (start, end) = (number(start)?, number(end)?);
+    let vdso = maps.entries().find(|it| it.name == "[vdso]");
+    let Range { start, end } = vdso.ok_or_else(none)?.range;
     let mut code = vec![0; (end - start) as usize];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut code, start)?;
     let at = code.windows(2).position(|it| it == SYSTEM_CALL);

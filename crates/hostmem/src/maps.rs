@@ -1,9 +1,84 @@
 //! The mappings of a process, from `/proc/PID/maps`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
+
+/// What `/proc/PID/maps` says. Names of files need not be UTF-8.
+pub struct Maps(Vec<u8>);
+
+/// One line of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The addresses.
+    pub range: Range<u64>,
+    /// `rwxp`, each a dash where it is not so; the last is `s` where it is shared.
+    pub access: [u8; 4],
+    /// The file's number; 0 if it is of none.
+    pub inode: u64,
+    /// The file's path, ` (deleted)` behind it if it has none any more, or a name such as `[heap]`; empty without one.
+    pub name: &'a OsStr,
+}
+
+impl Maps {
+    /// Of process `pid`.
+    ///
+    /// # Errors
+    /// There is none, or it may not be examined.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        fs::read(format!("/proc/{pid}/maps")).map(Self)
+    }
+
+    /// Its lines, by ascending address.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.0.split(|byte| *byte == b'\n').filter_map(parse)
+    }
+
+    /// The paths among their names.
+    pub fn files(&self) -> impl Iterator<Item = &OsStr> {
+        let names = self.entries().map(|it| it.name);
+        names.filter(|it| it.as_bytes().starts_with(b"/"))
+    }
+}
+
+/// From such a text.
+impl From<&str> for Maps {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Entry<'_> {
+    /// What `/proc/PID/map_files` calls it.
+    pub fn in_map_files(&self) -> String {
+        name_of(&self.range)
+    }
+}
+
+/// Without zeros in front, which `maps` has.
+fn name_of(range: &Range<u64>) -> String {
+    format!("{:x}-{:x}", range.start, range.end)
+}
+
+fn parse(line: &[u8]) -> Option<Entry<'_>> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let (start, end) = text()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let range = number(start)?..number(end)?;
+    let access = text()?.as_bytes().try_into().ok()?;
+    let (_offset, _device) = (text()?, text()?);
+    let inode = text()?.parse().ok()?;
+    let name = OsStr::from_bytes(fields.next().unwrap_or(b"").trim_ascii_start());
+    Some(Entry {
+        range,
+        access,
+        inode,
+        name,
+    })
+}
 
 /// What a private mapping is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,38 +106,29 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 
 /// Private mappings of process `pid`, ascending. Those that the kernel provides (`[vdso]` and its kin) are not among them.
 pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
-    let text = fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(text
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse)
-        .collect())
+    Ok(Maps::of(pid)?.entries().filter_map(tracked).collect())
 }
 
 /// Whether a mapping of a file is one of huge pages, which are left to CRIU. What cannot be examined counts as one.
 pub fn is_huge(pid: u32, mapping: &Mapping) -> bool {
-    let Range { start, end } = mapping.range;
-    let file = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+    let file = format!("/proc/{pid}/map_files/{}", name_of(&mapping.range));
     rustix::fs::statfs(file).map_or(true, |it| it.f_type == HUGETLBFS)
 }
 
-fn parse(line: &[u8]) -> Option<Mapping> {
-    let mut fields = line.splitn(6, |byte| *byte == b' ');
-    let (start, end) = std::str::from_utf8(fields.next()?).ok()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let range = number(start)?..number(end)?;
-    if fields.next()?.get(3) != Some(&b'p') {
+fn tracked(entry: Entry<'_>) -> Option<Mapping> {
+    if entry.access[3] != b'p' {
         return None;
     }
-    let inode = fields.nth(2)?;
-    let name = fields.next().unwrap_or(b"").trim_ascii_start();
-    let kind = match inode {
-        b"0" => Kind::Anonymous,
+    let kind = match entry.inode {
+        0 => Kind::Anonymous,
         _ => Kind::File,
     };
+    let name = entry.name.as_bytes();
     let from_kernel = kind == Kind::Anonymous
         && name.starts_with(b"[")
         && ![&b"[heap]"[..], b"[stack]"].contains(&name)
         && !name.starts_with(b"[anon:");
+    let range = entry.range;
     (!from_kernel).then_some(Mapping { range, kind })
 }
 
@@ -99,7 +165,7 @@ mod tests {
 
     #[test]
     fn private_mappings_of_programs_are_found() {
-        let of = |line: &str| parse(line.as_bytes());
+        let of = |line: &str| parse(line.as_bytes()).and_then(tracked);
         let heap = of("5500-6600 rw-p 00000000 00:00 0                  [heap]").expect("heap");
         assert_eq!((heap.range, heap.kind), (0x5500..0x6600, Kind::Anonymous));
         let file = of("7f00-7f10 r--p 00001000 fe:01 1234    /lib/a b.so").expect("a file");
@@ -115,6 +181,25 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn names_need_not_be_text() {
+        let line = b"00400000-00500000 rw-s 00001000 fe:01 1234    /tmp/\xffa b (deleted)\n\n";
+        let maps = Maps(line.to_vec());
+        let entry = maps.entries().next().expect("a line");
+        assert_eq!(entry.in_map_files(), "400000-500000");
+        assert_eq!((entry.access, entry.inode), (*b"rw-s", 1234));
+        let name = OsStr::from_bytes(b"/tmp/\xffa b (deleted)");
+        assert_eq!(entry.name, name);
+        assert_eq!(maps.files().collect::<Vec<_>>(), [name]);
+        assert_eq!(maps.entries().count(), 1);
+        assert_eq!(
+            Maps::from("7f00-7f10 r-xp 0 00:00 0 [vdso]")
+                .files()
+                .count(),
+            0
+        );
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What stands in the way of a checkpoint, found before the program is stopped.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use fermata_control::worker::FailureKind;
+use fermata_hostmem::Maps;
 
 use crate::failure::{Hint, Result, fail};
 use crate::open_files::gpu_files::{GPU, mapped_device, opened_by};
@@ -13,7 +16,7 @@ use crate::proc::{self, ProcessId};
 use crate::session::Processes;
 
 /// What the names of mappings of System V memory begin with.
-const SYSTEM_V: &str = " /SYSV";
+const SYSTEM_V: &[u8] = b"/SYSV";
 
 /// What stands in the way at a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,9 +117,10 @@ fn traced(pid: u32) -> Option<Obstacle> {
 }
 
 /// System V memory of the whole machine: CRIU dumps only that of a program that has its own.
-fn of_machine(pid: u32, maps: &str) -> Option<Obstacle> {
+fn of_machine(pid: u32, maps: &Maps) -> Option<Obstacle> {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/ipc")).ok();
-    let shared = maps.lines().any(|line| line.contains(SYSTEM_V));
+    let of_system_v = |file: &OsStr| file.as_bytes().starts_with(SYSTEM_V);
+    let shared = maps.files().any(of_system_v);
     (shared && namespace("self") == namespace(&pid.to_string())).then(|| Obstacle {
         pid,
         what: format!(
@@ -131,7 +135,8 @@ fn of_machine(pid: u32, maps: &str) -> Option<Obstacle> {
 }
 
 fn of_process(pid: u32) -> Vec<Obstacle> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    // It may have ended.
+    let maps = Maps::of(pid).unwrap_or_else(|_| Maps::from(""));
     let descriptors = proc::descriptors(pid).into_iter();
     let mut found: Vec<Obstacle> = descriptors
         .filter_map(|(number, target)| {

@@ -1,7 +1,9 @@
 //! What a foreign program is, found out before anything of it is touched, and what stands in the way of its image.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use fermata_control::foreign::DriverStand;
@@ -20,8 +22,8 @@ use crate::session::{Processes, Session};
 use crate::worker::Variables;
 
 /// What the paths of the drivers end with: the software GPU's, and that of programs that Fermata has started.
-const SOFT: &str = "/softgpu/libcuda.so.1";
-const CLIENT: &str = "/lib/client/libcuda.so.1";
+const SOFT: &str = "softgpu/libcuda.so.1";
+const CLIENT: &str = "lib/client/libcuda.so.1";
 /// Variables of the software GPU that say which devices there are.
 const SOFT_DEVICES: [&str; 4] = [
     "FERMATA_SOFTGPU_DEVICES",
@@ -271,13 +273,13 @@ fn no_cuda(pid: u32) -> Failure {
 
 /// The driver that the processes of a tree have loaded.
 fn driver_of(daemon: &Daemon, root: u32, tree: &[u32]) -> Result<Driver> {
-    let loads = |ends: &dyn Fn(&str) -> bool| tree.iter().any(|pid| outside::maps(*pid, ends));
+    let loads = |is: &dyn Fn(&Path) -> bool| tree.iter().any(|pid| outside::maps(*pid, is));
     if loads(&|path| path.ends_with(SOFT)) {
         return Driver::find(DeviceChoice::Soft, &daemon.paths.home);
     }
-    let is_driver = |path: &str| {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        name.starts_with("libcuda.so")
+    let is_driver = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_bytes().starts_with(b"libcuda.so")
     };
     match loads(&is_driver) {
         true => Driver::find(DeviceChoice::Gpu, &daemon.paths.home),

@@ -2,8 +2,9 @@
 //! so, and the leader of its session, without which CRIU dumps nothing.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+
+use fermata_hostmem::Maps;
 
 use crate::checkpoint::preflight::Obstacle;
 use crate::proc;
@@ -99,11 +100,10 @@ fn pipes_of(pids: &[u32]) -> BTreeSet<u64> {
     pipes.collect()
 }
 
-/// Whether a process has a library mapped whose path ends so.
-pub(super) fn maps(pid: u32, ends: impl Fn(&str) -> bool) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let path = |line: &str| line.find('/').map(|at| line[at..].to_owned());
-    maps.lines().filter_map(path).any(|it| ends(&it))
+/// Whether a process has a file mapped with such a path.
+pub(super) fn maps(pid: u32, is: impl Fn(&Path) -> bool) -> bool {
+    // It may have ended.
+    Maps::of(pid).is_ok_and(|it| it.files().any(|file| is(Path::new(file))))
 }
 
 #[cfg(test)]

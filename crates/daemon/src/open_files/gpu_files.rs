@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use fermata_hostmem::Maps;
+
 /// What the files of GPU devices begin with.
 pub const GPU: &str = "/dev/nvidia";
 /// What the names of libraries of NVIDIA's driver begin with, which open those files.
@@ -19,19 +21,14 @@ const DRIVER: [&str; 9] = [
 /// Ours of the same names.
 const OURS: &str = "/lib/client/";
 
-/// The files that a process has mapped.
-fn mapped(maps: &str) -> impl Iterator<Item = &str> {
-    maps.lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]))
-}
-
 /// Which library in a process opened a GPU device, as words after a message, and what can be done.
-pub fn opened_by(maps: &str) -> (String, String) {
-    let of_driver = |path: &&str| {
+pub fn opened_by(maps: &Maps) -> (String, String) {
+    let of_driver = |path: &String| {
         let name = path.rsplit('/').next().unwrap_or_default();
         DRIVER.iter().any(|it| name.starts_with(it)) && !path.contains(OURS)
     };
-    let found: BTreeSet<&str> = mapped(maps).filter(of_driver).collect();
+    let files = maps.files().map(|it| it.to_string_lossy().into_owned());
+    let found: BTreeSet<String> = files.filter(of_driver).collect();
     if found.is_empty() {
         let hint = "no library of NVIDIA's driver is in the process: the program opens the device itself, or has \
                     inherited it from what has started it; close it before the checkpoint";
@@ -67,8 +64,9 @@ pub fn opened_by(maps: &str) -> (String, String) {
 }
 
 /// A GPU device that is mapped; it may be so after its descriptor was closed.
-pub fn mapped_device(maps: &str) -> Option<&str> {
-    mapped(maps).find(|path| path.starts_with(GPU))
+pub fn mapped_device(maps: &Maps) -> Option<&str> {
+    let names = maps.files().filter_map(|it| it.to_str());
+    { names }.find(|path| path.starts_with(GPU))
 }
 
 #[cfg(test)]
@@ -80,6 +78,7 @@ mod tests {
         let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 42    {path}\n");
         let ours = line("/opt/fermata/lib/client/libcuda.so.1")
             + &line("/opt/fermata/lib/client/libnvidia-ml.so.1");
+        let opened_by = |maps: &str| opened_by(&Maps::from(maps));
         let (by, hint) = opened_by(&ours);
         assert!(by.is_empty() && hint.contains("the program opens the device itself"));
         let (by, hint) = opened_by(&(ours.clone() + &line("/usr/lib/libnvidia-ml.so.580.82")));
@@ -94,11 +93,9 @@ mod tests {
 
     #[test]
     fn a_mapped_device_is_found() {
-        let maps = "7f00-7f01 rw-s 00000000 00:05 42    /dev/nvidia0\n";
-        assert_eq!(mapped_device(maps), Some("/dev/nvidia0"));
-        assert_eq!(
-            mapped_device("7f00-7f01 r-xp 0 08:01 42 /usr/lib/libc.so\n"),
-            None
-        );
+        let maps = Maps::from("7f00-7f01 rw-s 00000000 00:05 42    /dev/nvidia0\n");
+        assert_eq!(mapped_device(&maps), Some("/dev/nvidia0"));
+        let maps = Maps::from("7f00-7f01 r-xp 0 08:01 42 /usr/lib/libc.so\n");
+        assert_eq!(mapped_device(&maps), None);
     }
 }

@@ -29,6 +29,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
+use fermata_hostmem::{Entry, Maps};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, mknodat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -96,12 +97,13 @@ pub fn copy(host: &Path, processes: &[u32], except: &Path) -> io::Result<()> {
         files: Vec::new(),
     };
     for pid in processes {
-        for range in shared(*pid) {
-            // It may lie where the daemon has another file, or none.
-            all.add(
-                &format!("/proc/{pid}/map_files/{range}").into(),
-                Purpose::Memory,
-            )?;
+        // It may have ended.
+        let maps = Maps::of(*pid).ok();
+        let mappings = maps.iter().flat_map(Maps::entries);
+        for mapping in mappings.filter(is_shared) {
+            // Its path may lie where the daemon has another file, or none.
+            let file = format!("/proc/{pid}/map_files/{}", mapping.in_map_files());
+            all.add(&file.into(), Purpose::Memory)?;
         }
     }
     for pid in processes {
@@ -201,22 +203,10 @@ fn writes(info: &str) -> bool {
     flags.is_some_and(|it| it & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits())
 }
 
-/// The mappings of a process that are shared and can be written, as `map_files` calls them.
-fn shared(pid: u32) -> Vec<String> {
-    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let lines = text.split(|byte| *byte == b'\n');
-    lines
-        .filter_map(|line| range(&String::from_utf8_lossy(line)))
-        .collect()
-}
-
-/// `7f00-7f10 rw-s 00000000 00:1a 42    /dev/shm/name`
-fn range(line: &str) -> Option<String> {
-    let mut fields = line.split_whitespace();
-    let (range, access) = (fields.next()?, fields.next()?);
-    let inode = fields.nth(2)?;
-    let shared = access.starts_with("rw") && access.ends_with('s') && inode != "0";
-    shared.then(|| range.to_owned())
+/// Whether a mapping is shared, can be written, and is of a file.
+fn is_shared(mapping: &Entry<'_>) -> bool {
+    let [read, write, _, shared] = mapping.access;
+    [read, write, shared] == *b"rws" && mapping.inode != 0
 }
 
 /// Copies what is not a hole.
@@ -514,11 +504,13 @@ mod tests {
 
     #[test]
     fn only_what_is_shared_or_open_for_writing_counts() {
-        let line = |access: &str| format!("7f00-7f10 {access} 00000000 00:1a 42   /dev/shm/a b");
-        assert_eq!(range(&line("rw-s")).as_deref(), Some("7f00-7f10"));
-        assert!(range(&line("r--s")).is_none() && range(&line("rw-p")).is_none());
-        assert!(range("7f00-7f10 rw-s 00000000 00:00 0").is_none());
-        assert!(range("").is_none());
+        let is = |access: &str, inode: u64| {
+            let line = format!("7f00-7f10 {access} 00000000 00:1a {inode}   /dev/shm/a b");
+            let maps = Maps::from(&*line);
+            maps.entries().any(|it| is_shared(&it))
+        };
+        assert!(is("rw-s", 42) && is("rwxs", 42));
+        assert!(!is("r--s", 42) && !is("rw-p", 42) && !is("rw-s", 0));
         assert!(writes("pos:\t0\nflags:\t0100002\n") && writes("flags:\t0102001\n"));
         assert!(!writes("flags:\t0100000\n") && !writes(""));
     }

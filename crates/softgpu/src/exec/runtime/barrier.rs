@@ -56,6 +56,7 @@ impl Barriers {
     }
 
     /// Whether any barrier has been reached and not completed.
+    #[inline]
     pub fn any_waiting(&self) -> bool {
         self.arrivals > 0
     }

@@ -279,7 +279,8 @@ impl Block {
             || self.warps.any_converging()
     }
 
-    /// Gives the next unstarted thread to `context`.
+    /// Gives the next unstarted thread to `context`. For a small kernel this and [`Self::ended`] are much of what a thread takes.
+    #[inline]
     fn start(&mut self, context: &mut DeviceThread) -> bool {
         if self.next >= self.threads {
             return false;
@@ -303,18 +304,26 @@ impl Block {
     }
 
     /// The thread of `context` has ended: threads that wait for it go on.
+    #[inline]
     fn ended(&mut self, context: *mut DeviceThread) {
         self.live -= 1;
         // SAFETY: contexts live as long as the engine.
         let (warp, lane) = unsafe { ((*context).warp, (*context).lane) };
+        let waits = self.warps.exited(warp, lane) || self.barriers.any_waiting();
+        if waits {
+            self.release(warp);
+        }
+    }
+
+    /// Threads that have waited for one of `warp` go on, which has ended.
+    #[cold]
+    fn release(&mut self, warp: u32) {
         let others = &mut Others {
             contexts: &self.contexts,
             ready: &mut self.ready,
         };
-        self.warps.exited(warp, lane, others);
-        if self.barriers.any_waiting() {
-            self.barriers.exited(self.live, others);
-        }
+        self.warps.release(warp, others);
+        self.barriers.exited(self.live, others);
     }
 }
 

@@ -192,21 +192,22 @@ impl Warps {
         false
     }
 
-    /// A lane has ended.
-    pub fn exited(&mut self, warp: u32, lane: u32, others: &mut Others<'_>) {
-        let index = warp;
-        let warp = &mut self.list[warp as usize];
-        warp.exited |= 1 << lane;
-        if self.waiting == 0 {
-            return;
-        }
-        let exited = warp.exited;
-        while let Some(ready) = self.list[index as usize]
+    /// A lane has ended. Whether any lane of the block waits for others: then [`Self::release`] is to be called.
+    #[inline]
+    pub fn exited(&mut self, warp: u32, lane: u32) -> bool {
+        self.list[warp as usize].exited |= 1 << lane;
+        self.waiting > 0
+    }
+
+    /// Lanes that have waited for one that has ended go on.
+    pub fn release(&mut self, warp: u32, others: &mut Others<'_>) {
+        let exited = self.list[warp as usize].exited;
+        while let Some(ready) = self.list[warp as usize]
             .meetings
             .iter()
             .position(|m| (m.arrived | exited) & m.mask == m.mask)
         {
-            self.conclude(index, ready, None, others);
+            self.conclude(warp, ready, None, others);
         }
     }
 

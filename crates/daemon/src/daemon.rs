@@ -210,6 +210,15 @@ impl Daemon {
         }
     }
 
+    /// Whether a session is being restored of which no process is known yet: its program may run by now, so one that is of no
+    /// known session may be of that one.
+    pub fn expects_processes(&self) -> bool {
+        self.sessions().iter().any(|session| {
+            let inner = session.lock();
+            inner.state == SessionState::Restoring && inner.init.is_none()
+        })
+    }
+
     /// Adds a session under `name`, or under a free one made from `base`.
     ///
     /// # Errors

@@ -32,6 +32,7 @@
 //! | `foreign-moved` | daemon | the driver has moved that into host memory |
 //! | `foreign-back` | daemon | CRIU has dumped it, it is about to be brought back |
 //! | `foreign-return` | daemon | CRIU has restored such a program, which the driver has not been told to bring back |
+//! | `made` | daemon | CRIU has restored the program, which runs unless it waits for its worker; its session knows no process of it |
 //! | `restored` | daemon | CRIU has restored the program, which is parked and noted down |
 
 use std::path::{Path, PathBuf};

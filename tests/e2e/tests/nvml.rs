@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command;
 use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, wait_until};
 use serde_json::{Value, json};
 
@@ -292,10 +294,19 @@ fn a_program_that_is_dumped_in_the_middle_of_a_call_is_answered_after_its_restor
     let image = fermata.image("image");
     let words = ["restore", text(&image)?, "--name", "back", "--copies", "2"];
     let words = [&words[..], &["--device", "soft", "--detach"]].concat();
-    other
-        .fermata()
-        .call_with(&words, &[("FERMATA_NVML", &*library)])?
-        .success("fermata restore")?;
+    // They ask before the daemon knows whose processes they are.
+    let halt = Halt::at(&other, "made")?;
+    let variables = [("FERMATA_NVML", &*library)];
+    let made = std::thread::scope(|scope| {
+        let restore = scope.spawn(|| other.fermata().call_with(&words, &variables));
+        let reached = halt.wait();
+        std::thread::sleep(Duration::from_millis(300));
+        drop(halt);
+        let made = restore.join();
+        let made = made.map_err(|_| anyhow!("a thread has failed"))?;
+        reached.and(made)
+    })?;
+    made.success("fermata restore")?;
     for name in ["back-1", "back-2"] {
         let status = other.fermata().wait_exit(name, PROGRAM_LIMIT)?;
         let mut log = lines(&other.fermata().log(name)?)?;

@@ -65,8 +65,8 @@ pub fn opened_by(maps: &Maps) -> (String, String) {
 
 /// A GPU device that is mapped; it may be so after its descriptor was closed.
 pub fn mapped_device(maps: &Maps) -> Option<&str> {
-    let names = maps.files().filter_map(|it| it.to_str());
-    { names }.find(|path| path.starts_with(GPU))
+    let mut names = maps.files().filter_map(|it| it.to_str());
+    names.find(|path| path.starts_with(GPU))
 }
 
 #[cfg(test)]

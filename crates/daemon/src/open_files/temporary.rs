@@ -412,7 +412,9 @@ impl Drop for Placed {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
     use std::os::fd::AsRawFd as _;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -500,6 +502,49 @@ mod tests {
         let all = fs::read_dir(memory.path()).expect("listed");
         assert_eq!(all.count(), 1);
         drop(open);
+    }
+
+    /// Maps a file at an address that `/proc/PID/maps` shows with a zero in front.
+    const LOW: &str = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+file = os.open(sys.argv[1], os.O_RDWR)
+fixed, shared, both = 0x100000, 1, 3
+print(libc.mmap(0x1000000, 4096, both, shared | fixed, file, 0) == 0x1000000, flush=True)
+os.close(file)
+sys.stdin.read()
+";
+
+    #[test]
+    fn shared_memory_is_copied_wherever_it_is_mapped() {
+        let memory = tempfile::tempdir_in(MEMORY).expect("a folder in memory");
+        let path = memory.path().join("low");
+        fs::write(&path, [7; 4096]).expect("written");
+        let mut child = Command::new("python3")
+            .args(["-c", LOW])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = String::new();
+        let out = child.stdout.take().expect("its output");
+        BufReader::new(out).read_line(&mut said).expect("read");
+        assert_eq!(said, "True\n");
+        let host = tempfile::tempdir().expect("a folder");
+        let copied = copy(host.path(), &[child.id()], Path::new(""));
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+        copied.expect("copied");
+        let list = fs::read(host.path().join(LIST)).expect("there is one");
+        let list: Vec<Temporary> = serde_json::from_slice(&list).expect("a list");
+        let found = list.iter().find(|it| it.path == path).expect("it is there");
+        assert_eq!(found.purpose, Purpose::Memory);
+        let copy = found.copy.as_ref().expect("a copy");
+        let bytes = fs::read(host.path().join(copy)).expect("read");
+        assert_eq!(bytes, [7; 4096]);
     }
 
     #[test]

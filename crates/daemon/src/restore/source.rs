@@ -499,6 +499,7 @@ impl Source {
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
         })?;
+        moments::pass("made");
         if self.record.connections.is_some_and(|ends| ends > 0) {
             // The kernel takes the option away from connections that CRIU has restored.
             reuse::allow(&proc::tree(namespace.root.pid));

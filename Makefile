@@ -19,8 +19,8 @@ PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
-.PHONY: help deps build rust libs programs test object-store others lint check e2e mpi-test demo demo-tree bundle wheel deb image \
-        try-packages clean
+.PHONY: help deps build rust libs programs test object-store others lint check e2e mpi-test demo demo-tree bundle \
+        wheel deb image try-packages clean
 .DEFAULT_GOAL := build
 
 help:

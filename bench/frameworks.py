@@ -236,6 +236,8 @@ class Journey:
             if "has ended" in str(error) and re.search(r"^digest ", self.log(), re.M):
                 return False  # it has come to its end meanwhile
             raise
+        if not told["device"]["device_bytes"]:
+            return False  # its processes that use the GPU have ended meanwhile
         self.daemon.told("kill", self.session)
         taken = size_of(self.daemon.images)
         self.times += 1

@@ -247,6 +247,8 @@ fn moments(runs: &[Run]) -> Result<String> {
 /// Of one journey: a list of its images, or the one image that there was before a journey could have several.
 fn cost(found: &Value) -> Cost {
     let images = list(found, "checkpoints");
+    // One without device memory came after the program's work had ended.
+    let at_work = |it: &&Value| number(it, "device_bytes") > Some(0.0);
     let told = found.get("checkpoint");
     let most = |key: &str| {
         images
@@ -271,7 +273,7 @@ fn cost(found: &Value) -> Cost {
             restore: most("restore_command_s"),
             device: most("device_bytes"),
             host: most("host_bytes"),
-            images: images.len(),
+            images: images.iter().filter(at_work).count(),
             warm: found.get("warm").and_then(Value::as_bool) == Some(true),
         },
     }
@@ -405,6 +407,13 @@ mod tests {
         warm["checkpoints"][0]["warm"] = json!(true);
         let made = checkpoints(&[run("a.json", warm)]).unwrap();
         assert!(made.contains("| 1.00 s, warm | 2 of 2 |"), "{made}");
+        let mut late = report(true);
+        late["checkpoints"][0]["checkpoints"][1]["device_bytes"] = json!(0);
+        let made = checkpoints(&[run("a.json", late)]).unwrap();
+        assert!(
+            made.contains("| 0.20 s |  |  | 1.00 s | 1 of 1 |"),
+            "{made}"
+        );
         assert!(checkpoints(&[run("a.json", report(false))]).is_err());
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::user::{DeviceChoice, SessionState, SettingValue, Status};
 use fermata_control::worker::FailureKind;
@@ -26,13 +26,15 @@ use crate::images::tier::MemoryTier;
 use crate::pool::{self, Pool};
 use crate::priority::yielded::Priorities;
 use crate::removal::remove_folder;
-use crate::session::{self, Plan, Session, output, same_token};
+use crate::session::{self, Inner, Plan, Session, output, same_token};
 use crate::worker;
 
 /// Name of the workers' log in the runtime folder.
 const WORKERS_LOG: &str = "workers.log";
 /// How many ended sessions are remembered, with their logs.
 const ENDED_SESSIONS: usize = 200;
+/// How long the program of a restore may run before the daemon knows its processes.
+const RESTORE_TIME: Duration = Duration::from_secs(5);
 /// How long ending a session may take.
 const END_TIME: Duration = Duration::from_secs(15);
 
@@ -199,24 +201,34 @@ impl Daemon {
     /// The live session whose token this is, or to which process `pid` belongs: a restored program
     /// that uses CUDA for the first time has the token of another session in its environment.
     pub fn session_of(&self, token: &str, pid: u32) -> Option<Arc<Session>> {
-        let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
-        let mut with_token = live.iter().filter(|s| same_token(&s.lock().token, token));
-        let by_token = with_token.next().cloned();
-        let by_process = || live.iter().find(|s| s.contains(pid)).cloned();
+        let find = |is: &dyn Fn(&Session) -> bool| {
+            let mut live = self.sessions().into_iter().filter(|s| s.live());
+            live.find(|s| is(s))
+        };
+        let by_process = || find(&|s| s.contains(pid));
+        let by_token = find(&|s| same_token(&s.lock().token, token));
         match by_token {
             // While it is being restored its processes are not known yet.
             Some(session) if session.image.is_some() || session.contains(pid) => Some(session),
-            other => by_process().or(other),
+            other => by_process()
+                .or_else(|| {
+                    self.wait_for_restores();
+                    by_process()
+                })
+                .or(other),
         }
     }
 
-    /// Whether a session is being restored of which no process is known yet: its program may run by now, so one that is of no
-    /// known session may be of that one.
-    pub fn expects_processes(&self) -> bool {
-        self.sessions().iter().any(|session| {
-            let inner = session.lock();
-            inner.state == SessionState::Restoring && inner.init.is_none()
-        })
+    /// Waits until it is known which processes the sessions have that are being restored. Their programs may run before: one
+    /// that is of no known session may be of such a one.
+    fn wait_for_restores(&self) {
+        let until = Instant::now() + RESTORE_TIME;
+        for session in self.sessions() {
+            let left = until.saturating_duration_since(Instant::now());
+            let is_known =
+                |inner: &Inner| inner.state != SessionState::Restoring || inner.init.is_some();
+            let _ = session.wait_for(left, |inner| is_known(inner).then_some(()));
+        }
     }
 
     /// Adds a session under `name`, or under a free one made from `base`.
@@ -479,6 +491,7 @@ mod tests {
     use super::scene::plan;
     use super::*;
     use crate::persist::SessionMeta;
+    use crate::proc::ProcessId;
 
     #[test]
     fn what_ends_late_of_a_session_does_not_touch_the_next_of_its_name() {
@@ -507,6 +520,38 @@ mod tests {
         second.checkpoint_is_over();
         daemon.remove(&second);
         assert!(daemon.session("x").is_err() && !second.dir.exists());
+    }
+
+    #[test]
+    fn a_restored_program_is_known_as_soon_as_it_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let first = daemon.add(Some("x"), "", plan).expect("added");
+        let restoring = |name, dir| Plan {
+            state: SessionState::Restoring,
+            ..plan(name, dir)
+        };
+        let second = daemon.add(Some("y"), "", restoring).expect("added");
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        // With a token of nobody's, or with that of the session whose image it was.
+        let tokens = [String::new(), first.lock().token.clone()];
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let asks = tokens.each_ref().map(|token| {
+                let daemon = &daemon;
+                scope.spawn(move || daemon.session_of(token, own.pid))
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            second.lock().init = Some(own);
+            let found = asks.map(|it| it.join().expect("ended"));
+            found.into_iter().flatten().collect()
+        });
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|it| Arc::ptr_eq(it, &second)));
+        // Nobody is waited for who is of a session that is known.
+        assert!(Arc::ptr_eq(
+            &daemon.session_of(&tokens[1], 1).expect("by its token"),
+            &first
+        ));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
 pub use image::settle;
 pub use inject::{acquire, check_kernel};
-pub use maps::{Entry, Maps};
+pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};
 pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker};

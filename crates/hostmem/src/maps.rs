@@ -6,7 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// What `/proc/PID/maps` says. Names of files need not be UTF-8.
+/// What `/proc/PID/maps` says; by default of no process. Names of files need not be UTF-8.
+#[derive(Debug, Default)]
 pub struct Maps(Vec<u8>);
 
 /// One line of it.
@@ -62,15 +63,19 @@ fn name_of(range: &Range<u64>) -> String {
     format!("{:x}-{:x}", range.start, range.end)
 }
 
+/// The addresses in the first field of a line.
+pub(crate) fn range(field: &[u8]) -> Option<Range<u64>> {
+    let (start, end) = std::str::from_utf8(field).ok()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
 fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
-    let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let (start, end) = text()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let range = number(start)?..number(end)?;
-    let access = text()?.as_bytes().try_into().ok()?;
-    let (_offset, _device) = (text()?, text()?);
-    let inode = text()?.parse().ok()?;
+    let range = range(fields.next()?)?;
+    let access = fields.next()?.try_into().ok()?;
+    let (_offset, _device) = (fields.next()?, fields.next()?);
+    let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let name = OsStr::from_bytes(fields.next().unwrap_or(b"").trim_ascii_start());
     Some(Entry {
         range,
@@ -150,11 +155,12 @@ pub fn has_direct_io(pid: u32) -> bool {
         let number = entry.file_name();
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display()));
         // One that is gone by now has no flags any more.
-        info.is_ok_and(|it| flags(&it).is_some_and(|it| it & libc::O_DIRECT != 0))
+        info.is_ok_and(|it| open_flags(&it).is_some_and(|it| it & libc::O_DIRECT != 0))
     })
 }
 
-fn flags(info: &str) -> Option<i32> {
+/// With which flags a descriptor was opened, from its `/proc/PID/fdinfo`.
+pub fn open_flags(info: &str) -> Option<i32> {
     let line = info.lines().find_map(|it| it.strip_prefix("flags:"))?;
     i32::from_str_radix(line.trim(), 8).ok()
 }
@@ -204,7 +210,7 @@ mod tests {
 
     #[test]
     fn flags_are_octal() {
-        assert_eq!(flags("pos:\t0\nflags:\t0140002\n"), Some(0o140_002));
-        assert_eq!(flags("pos:\t0\n"), None);
+        assert_eq!(open_flags("pos:\t0\nflags:\t0140002\n"), Some(0o140_002));
+        assert_eq!(open_flags("pos:\t0\n"), None);
     }
 }

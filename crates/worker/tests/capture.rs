@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::hold::COPIES;
 use crate::common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
-use fermata_abi::op::{Blob, FunctionId, ImageRef, ModuleId, Op};
+use fermata_abi::op::{Blob, FunctionId, ModuleId, Op};
 use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
 /// A replayed graph whose kernel stores where no argument points is found by the kernel's instrumented form, whether
@@ -131,24 +131,11 @@ fn a_graph_that_cannot_be_instrumented_is_named_and_not_vouched_for() {
     let (mut scene, program) = Scene::new();
     scene.fill(&program, 1);
     let program = scene.begin(program, "image", Validate::Ptx);
-    let load = Op::ModuleLoad {
-        module: ModuleId::from_raw(0x701),
-        context: CONTEXT,
-        image: ImageRef::Blob(Blob::Inline(CALLS)),
-        beside: false,
-    };
-    assert!(matches!(program.ask(&load), Answer::None));
-    let get = Op::FunctionGet {
-        function: FunctionId::from_raw(0x702),
-        module: ModuleId::from_raw(0x701),
-        name: "calls",
-    };
-    assert!(matches!(program.ask(&get), Answer::Function(_)));
+    let (module, function) = (ModuleId::from_raw(0x701), FunctionId::from_raw(0x702));
+    program.load(module, CALLS);
+    program.kernel(function, module, "calls");
     let params = scene.last().to_le_bytes().to_vec();
-    scene::instantiate(
-        &program,
-        &kernel_graph(FunctionId::from_raw(0x702), [1, 1], params),
-    );
+    scene::instantiate(&program, &kernel_graph(function, [1, 1], params));
     scene.replay(&program);
     let ended = scene.end();
     assert!(matches!(ended, FromWorker::Overtaken { .. }), "{ended:?}");

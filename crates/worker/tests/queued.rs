@@ -8,7 +8,7 @@ use crate::common::{
     started, words,
 };
 use fermata_abi::op::{
-    Address, Blob, EventId, FunctionId, ImageRef, ModuleId, Op, Place, StreamId, StreamRef,
+    Address, Blob, EventId, FunctionId, ModuleId, Op, Place, StreamId, StreamRef,
 };
 use fermata_control::worker::{FromWorker, Hold, Meeting, ToWorker};
 use fermata_graph::{Graph, NodeKind};
@@ -274,19 +274,8 @@ fn what_takes_long_is_named_and_the_other_streams_go_on() {
 fn collective(program: &Program) -> FunctionId {
     let (module, function) = (ModuleId::from_raw(0x120), FunctionId::from_raw(0x121));
     let text = String::from_utf8_lossy(PTX).replace(" add(", " ncclDevKernel_Add(");
-    let load = Op::ModuleLoad {
-        module,
-        context: CONTEXT,
-        image: ImageRef::Blob(Blob::Inline(text.as_bytes())),
-        beside: false,
-    };
-    assert_eq!(program.ask(&load), Answer::None);
-    let get = Op::FunctionGet {
-        function,
-        module,
-        name: "ncclDevKernel_Add",
-    };
-    assert!(matches!(program.ask(&get), Answer::Function(_)));
+    program.load(module, text.as_bytes());
+    program.kernel(function, module, "ncclDevKernel_Add");
     function
 }
 

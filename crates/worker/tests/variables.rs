@@ -3,7 +3,7 @@
 use crate::common::{
     Answer, CONTEXT, ImageFolder, LEGACY, MODULE, Program, Worker, load_anew, started, words,
 };
-use fermata_abi::op::{Blob, ContextId, ExecId, FunctionId, ImageRef, ModuleId, Op};
+use fermata_abi::op::{Blob, ContextId, ExecId, FunctionId, ModuleId, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 use fermata_graph::{Graph, KernelNode, NodeKind};
@@ -29,17 +29,6 @@ const BIG: &[u8] = b".version 7.0
 .visible .global .align 4 .b8 big[67108864];
 ";
 
-fn load(program: &Program, module: ModuleId, image: &[u8]) {
-    let load = Op::ModuleLoad {
-        module,
-        context: CONTEXT,
-        image: ImageRef::Blob(Blob::Inline(image)),
-        beside: false,
-    };
-    let answer = program.ask(&load);
-    assert!(matches!(answer, Answer::None), "{answer:?}");
-}
-
 fn unload(program: &Program, module: ModuleId) {
     assert_eq!(program.ask(&Op::ModuleUnload { module }), Answer::None);
 }
@@ -48,14 +37,9 @@ fn unload(program: &Program, module: ModuleId) {
 fn after_unloading(image: &[u8]) -> (Worker, Program) {
     let (worker, program) = started();
     unload(&program, MODULE);
-    load(&program, ModuleId::from_raw(0x120), image);
-    load(&program, SECOND, crate::common::PTX);
-    let function = Op::FunctionGet {
-        function: FunctionId::from_raw(0x111),
-        module: SECOND,
-        name: "add",
-    };
-    assert!(matches!(program.ask(&function), Answer::Function(_)));
+    program.load(ModuleId::from_raw(0x120), image);
+    program.load(SECOND, crate::common::PTX);
+    program.kernel(FunctionId::from_raw(0x111), SECOND, "add");
     unload(&program, ModuleId::from_raw(0x120));
     (worker, program)
 }
@@ -133,7 +117,7 @@ fn a_module_that_is_loaded_again_and_again_comes_to_its_place() {
     let mut places = std::collections::BTreeSet::new();
     for turn in 0..20 {
         let module = 0x200 + turn;
-        load(&program, ModuleId::from_raw(module), BIG_ENOUGH);
+        program.load(ModuleId::from_raw(module), BIG_ENOUGH);
         let place = Op::VariableGet {
             module: ModuleId::from_raw(module),
             name: "big",
@@ -157,8 +141,8 @@ fn memory_that_unloaded_modules_have_is_the_programs() {
         other => panic!("{other:?}"),
     };
     let before = free();
-    load(&program, ModuleId::from_raw(0x200), BIG_ENOUGH);
-    load(&program, SECOND, crate::common::PTX);
+    program.load(ModuleId::from_raw(0x200), BIG_ENOUGH);
+    program.load(SECOND, crate::common::PTX);
     unload(&program, ModuleId::from_raw(0x200));
     let after = free();
     assert_eq!(after, before);
@@ -254,13 +238,8 @@ fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
     let (worker, program) = started();
     let memory = program.alloc(64);
     program.write(memory, &[0; 64]);
-    load(&program, SECOND, crate::common::PTX);
-    let function = Op::FunctionGet {
-        function: FunctionId::from_raw(0x111),
-        module: SECOND,
-        name: "add",
-    };
-    assert!(matches!(program.ask(&function), Answer::Function(_)));
+    program.load(SECOND, crate::common::PTX);
+    program.kernel(FunctionId::from_raw(0x111), SECOND, "add");
     let graph = graph_of(crate::common::FUNCTION, memory);
     let made = Op::GraphInstantiate {
         exec: ExecId::from_raw(0x600),

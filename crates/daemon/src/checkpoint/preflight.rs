@@ -136,7 +136,7 @@ fn of_machine(pid: u32, maps: &Maps) -> Option<Obstacle> {
 
 fn of_process(pid: u32) -> Vec<Obstacle> {
     // It may have ended.
-    let maps = Maps::of(pid).unwrap_or_else(|_| Maps::from(""));
+    let maps = Maps::of(pid).unwrap_or_default();
     let descriptors = proc::descriptors(pid).into_iter();
     let mut found: Vec<Obstacle> = descriptors
         .filter_map(|(number, target)| {

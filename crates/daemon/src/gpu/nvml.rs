@@ -61,12 +61,9 @@ fn answer(daemon: &Daemon, letter: &Letter) {
     letter.answer(&encode(&answer));
 }
 
-/// `None` while the session's worker is busy with something else, or while it may be of a session that is not known yet.
+/// `None` while the session's worker is busy with something else.
 fn outcome(daemon: &Daemon, ask: Ask, process: u32) -> Option<Outcome> {
     let Some(session) = daemon.session_of(&ask.token, process) else {
-        if daemon.expects_processes() {
-            return None;
-        }
         warn!("refused NVML to process {process}, which is of no session");
         return Some(Outcome::failed(Code::DRIVER_NOT_LOADED));
     };

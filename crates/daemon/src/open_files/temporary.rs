@@ -29,7 +29,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Path, PathBuf};
 
-use fermata_hostmem::{Entry, Maps};
+use fermata_hostmem::{Entry, Maps, open_flags};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, mknodat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -98,9 +98,8 @@ pub fn copy(host: &Path, processes: &[u32], except: &Path) -> io::Result<()> {
     };
     for pid in processes {
         // It may have ended.
-        let maps = Maps::of(*pid).ok();
-        let mappings = maps.iter().flat_map(Maps::entries);
-        for mapping in mappings.filter(is_shared) {
+        let maps = Maps::of(*pid).unwrap_or_default();
+        for mapping in maps.entries().filter(is_shared) {
             // Its path may lie where the daemon has another file, or none.
             let file = format!("/proc/{pid}/map_files/{}", mapping.in_map_files());
             all.add(&file.into(), Purpose::Memory)?;
@@ -198,9 +197,7 @@ fn own_folder(pid: u32) -> Option<PathBuf> {
 
 /// Whether a descriptor is open for writing, from its `fdinfo`.
 fn writes(info: &str) -> bool {
-    let flags = info.lines().find_map(|it| it.strip_prefix("flags:"));
-    let flags = flags.and_then(|it| u32::from_str_radix(it.trim(), 8).ok());
-    flags.is_some_and(|it| it & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits())
+    open_flags(info).is_some_and(|it| it & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
 /// Whether a mapping is shared, can be written, and is of a file.

@@ -84,35 +84,19 @@ pub fn serve(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     let (path, daemon) = (daemon.program_socket(), daemon.clone());
     let asked = Arc::new(Asked::default());
     letters::serve(&path, "program", MOST_BYTES, move |letter| {
-        if let Some(answer) = answer(&daemon, &asked, letter) {
-            letter.answer(answer.encode().as_bytes());
-        }
+        let answer = answer(&daemon, &asked, letter);
+        letter.answer(answer.encode().as_bytes());
     })
 }
 
-/// `None` while the program may be of a session that is not known yet: it asks again.
-fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Option<Answer> {
+fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Answer {
     let question = match Question::parse(&letter.bytes) {
         Ok(question) => question,
-        Err(why) => return Some(refused(why)),
+        Err(why) => return refused(why),
     };
-    let session = daemon.session_of(&question.token, letter.process);
-    if session.is_none() && daemon.expects_processes() {
-        return None;
-    }
-    Some(match session {
-        Some(session) => answer_to(daemon, asked, &session, letter, question),
-        None => refused("the process belongs to no session of this daemon"),
-    })
-}
-
-fn answer_to(
-    daemon: &Arc<Daemon>,
-    asked: &Arc<Asked>,
-    session: &Arc<Session>,
-    letter: &Letter,
-    question: Question,
-) -> Answer {
+    let Some(session) = daemon.session_of(&question.token, letter.process) else {
+        return refused("the process belongs to no session of this daemon");
+    };
     match question.about {
         About::Session => Answer::Session {
             name: session.name.clone(),
@@ -126,20 +110,20 @@ fn answer_to(
             if name.as_deref().is_some_and(|it| check_name(it).is_err()) {
                 return refused("that cannot be the name of an image");
             }
-            if asked.begin(session, &id) {
-                begin(daemon, asked, session, &id, mode, name);
+            if asked.begin(&session, &id) {
+                begin(daemon, asked, &session, &id, mode, name);
             }
-            asked.find(session, &id).unwrap_or(Answer::Unknown)
+            asked.find(&session, &id).unwrap_or(Answer::Unknown)
         }
         About::Room {
             device,
             bytes,
             free,
-        } => match room(daemon, session, letter.process, (device, bytes, free)) {
+        } => match room(daemon, &session, letter.process, (device, bytes, free)) {
             Ok(()) => Answer::Done,
             Err(why) => refused(&why),
         },
-        About::Status { id } => asked.find(session, &id).unwrap_or(Answer::Unknown),
+        About::Status { id } => asked.find(&session, &id).unwrap_or(Answer::Unknown),
     }
 }
 

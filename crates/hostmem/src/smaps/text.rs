@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::maps;
+
 /// Flags by their two letters: bits of `vm_flags` that have been the same in every release that can hand them out, and hold
 /// what CRIU restores or refuses.
 const NAMES: [(u32, &str); 13] = [
@@ -50,10 +52,7 @@ pub fn in_letters(flags: u64) -> Option<Vec<&'static str>> {
 
 /// The range that a line of `maps` begins with.
 pub fn range(line: &[u8]) -> Option<Range<u64>> {
-    let first = line.split(|byte| *byte == b' ').next()?;
-    let (start, end) = std::str::from_utf8(first).ok()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(number(start)?..number(end)?)
+    maps::range(line.split(|byte| *byte == b' ').next()?)
 }
 
 /// The lines of `maps`, each with its flags behind it; none if there are other mappings.

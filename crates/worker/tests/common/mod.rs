@@ -496,22 +496,34 @@ impl Program {
             primary: true,
         };
         assert_eq!(self.ask(&create), Answer::None);
+        self.load(MODULE, PTX);
+        let params = self.kernel(FUNCTION, MODULE, "add");
+        assert_eq!(params, [(0, 8), (8, 4), (12, 4)]);
+    }
+
+    /// Loads a module in [`CONTEXT`].
+    pub fn load(&self, module: ModuleId, image: &[u8]) {
         let load = Op::ModuleLoad {
-            module: MODULE,
+            module,
             context: CONTEXT,
-            image: ImageRef::Blob(Blob::Inline(PTX)),
+            image: ImageRef::Blob(Blob::Inline(image)),
             beside: false,
         };
         let loaded = self.ask(&load);
         assert!(matches!(loaded, Answer::None), "{loaded:?}");
-        let Answer::Function(info) = self.ask(&Op::FunctionGet {
-            function: FUNCTION,
-            module: MODULE,
-            name: "add",
-        }) else {
-            panic!("the function is there")
+    }
+
+    /// Finds a kernel; offsets and sizes of its parameters.
+    pub fn kernel(&self, function: FunctionId, module: ModuleId, name: &str) -> Vec<(u32, u32)> {
+        let get = Op::FunctionGet {
+            function,
+            module,
+            name,
         };
-        assert_eq!(info.params, [(0, 8), (8, 4), (12, 4)]);
+        match self.ask(&get) {
+            Answer::Function(info) => info.params.to_vec(),
+            other => panic!("`{name}`: {other:?}"),
+        }
     }
 
     /// A pinned region of shared memory, mapped in this process at an address of the kernel's choice.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Address, Blob, ContextId, ExecId, FunctionId, ImageRef, Launch, ModuleId, Op, StreamRef,
+    Address, Blob, ContextId, ExecId, FunctionId, Launch, ModuleId, Op, StreamRef,
 };
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
@@ -61,19 +61,8 @@ impl Scene {
     pub fn over(mut worker: Worker, hold: Hold, count: u64) -> (Self, Program) {
         let program = worker.attach();
         program.set_up();
-        let load = Op::ModuleLoad {
-            module: MODULE,
-            context: CONTEXT,
-            image: ImageRef::Blob(Blob::Inline(PTX)),
-            beside: false,
-        };
-        assert!(matches!(program.ask(&load), Answer::None));
-        let get = Op::FunctionGet {
-            function: STRAY,
-            module: MODULE,
-            name: "stray",
-        };
-        assert!(matches!(program.ask(&get), Answer::Function(_)));
+        program.load(MODULE, PTX);
+        program.kernel(STRAY, MODULE, "stray");
         let table = program.alloc(4096);
         let buffers: Vec<u64> = (0..count).map(|_| program.alloc(CHUNK)).collect();
         if let Some(last) = buffers.last() {

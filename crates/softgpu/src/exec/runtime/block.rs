@@ -323,7 +323,9 @@ impl Block {
             ready: &mut self.ready,
         };
         self.warps.release(warp, others);
-        self.barriers.exited(self.live, others);
+        if self.barriers.any_waiting() {
+            self.barriers.exited(self.live, others);
+        }
     }
 }
 

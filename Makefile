@@ -5,12 +5,10 @@
 SHELL := /bin/sh
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO := cargo
-# `make test` has everything in the profile of cargo's own tests: nothing is compiled twice.
 PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
-# What cargo is asked for. `make test` asks for all it will need at once: asked for a part, cargo chooses other features of
-# libraries, and compiles them, and what uses them, again for the tests.
+# What cargo is asked for.
 ASKED = $(addprefix -p ,$(PACKAGES))
 HASHES = -p fermata-device
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml fermata-pagefilter \
@@ -19,7 +17,7 @@ PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
-.PHONY: help deps build rust libs programs test object-store others lint check e2e mpi-test demo demo-tree bundle \
+.PHONY: help deps build rust libs programs test compiled others lint check e2e mpi-test demo demo-tree bundle \
         wheel deb image try-packages clean
 .DEFAULT_GOAL := build
 
@@ -61,23 +59,25 @@ lint: deps
 check: lint
 	$(CARGO) xtask check
 
-test: PROFILE := dev
-test: ASKED := --workspace --lib --bins --tests --examples
-test: HASHES := --workspace
-test: lint build
-	$(BUILT)/xtask check
-	$(MAKE) --no-print-directory -j2 object-store others
+# A thread more than cores: tests wait for processes and deadlines, too.
+test: deps
+	$(MAKE) --no-print-directory -j2 compiled others
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
-	$(CARGO) test --workspace --locked
+	RUST_TEST_THREADS=$$(($(CORES) + 1)) $(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick --jobs 2
 
-# What the tests run besides: one is compiled while the others arrive.
-object-store:
-	sh tools/setup.sh s3
+# In the profile of cargo's own tests, and all that cargo will be asked for at once: asked for a part, it chooses other features
+# of libraries, and compiles them, and what uses them, again.
+compiled: PROFILE := dev
+compiled: ASKED := --workspace --lib --bins --tests --examples
+compiled: HASHES := --workspace
+compiled: lint build
+	$(BUILT)/xtask check
 
+# What the tests run besides, which arrives while the rest is compiled.
 others:
-	sh tools/setup.sh mpi nvml torch
+	sh tools/setup.sh mpi nvml torch s3
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps

@@ -94,6 +94,8 @@ int main(int argc, char **argv) {
         if (!std::strcmp(name, "--log")) path = value;
     }
     size_t words = size_t(gib * (1 << 30)) / 8 / buffers;
+    // A thread for each word, as long as it is worth a grid of its own.
+    unsigned blocks = unsigned(std::min<size_t>(1024, (words + 255) / 256));
     size_t moved = size_t(transfer * (1 << 20));
     std::vector<int> written, others;
     for (int b = 0; b < buffers; b++)
@@ -104,7 +106,7 @@ int main(int argc, char **argv) {
     CHECK(cudaMemset(out, 0, sizeof sum));
     for (int b = 0; b < buffers; b++) {
         CHECK(cudaMalloc(&data[b], words * 8));
-        fill<<<1024, 256>>>(data[b], words, uint64_t(b) * words);
+        fill<<<blocks, 256>>>(data[b], words, uint64_t(b) * words);
     }
     char *pinned = nullptr, *mirror = nullptr;
     if (moved) {
@@ -127,12 +129,12 @@ int main(int argc, char **argv) {
             copying = std::thread(copy_beside, std::cref(data), words * 8, size_t(beside * (1 << 30)), burn);
         double begun = now_us();
         for (int pass = 0; pass < reads; pass++) {
-            for (int b : others) read<<<1024, 256>>>(data[b], words, out);
+            for (int b : others) read<<<blocks, 256>>>(data[b], words, out);
             CHECK(cudaDeviceSynchronize());
         }
         CHECK(cudaEventRecord(first));
-        for (int b : written) rewrite<<<1024, 256>>>(data[b], words, step);
-        if (!others.empty()) read<<<1024, 256>>>(data[others[step % others.size()]], words, out);
+        for (int b : written) rewrite<<<blocks, 256>>>(data[b], words, step);
+        if (!others.empty()) read<<<blocks, 256>>>(data[others[step % others.size()]], words, out);
         if (moved) {
             CHECK(cudaMemcpyAsync(pinned, mirror, moved, cudaMemcpyDeviceToHost));
             CHECK(cudaMemcpyAsync(mirror, pinned, moved, cudaMemcpyHostToDevice));
@@ -152,7 +154,7 @@ int main(int argc, char **argv) {
         if (next > end) std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(next - end));
     }
     if (copying.joinable()) copying.join();
-    for (int b = 0; b < buffers; b++) read<<<1024, 256>>>(data[b], words, out);
+    for (int b = 0; b < buffers; b++) read<<<blocks, 256>>>(data[b], words, out);
     CHECK(cudaMemcpy(&sum, out, sizeof sum, cudaMemcpyDeviceToHost));
     std::printf("digest hot %016llx steps %llu\n", sum, (unsigned long long)step);
     std::fflush(stdout);

@@ -18,9 +18,9 @@ const MOMENTS: [f64; 8] = [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.97];
 const MIB: f64 = (1 << 20) as f64;
 
 pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchError> {
-    let sandbox = Sandbox::new(settings)?.with_slow_link(settings.bytes);
-    // An iteration shall last as long as copying everything, about: 0.3 s on a GPU.
-    let reads = if settings.is_soft { "2" } else { "80" };
+    let sandbox = Sandbox::new(settings)?.with_slow_link(4 * settings.bytes);
+    // An iteration shall last as long as copying everything, about: 0.3 s on a GPU, and a fifth of that where processors compute it.
+    let reads = if settings.is_soft { "6" } else { "80" };
     let options = ["--period", "0", "--hot", "25", "--reads", reads];
     let program = Program::hot(settings, &sandbox, &options)?;
     sandbox.prepare(settings.bytes + settings.bytes / 3)?;

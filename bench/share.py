@@ -81,6 +81,8 @@ def restored(daemon, name, device):
         "first_pass_s": moment(daemon, name, "all") - begun,
         "data_s": arrival["seconds"],
         "stand": arrival["stand"],
+        # Why it was rolled back, if it was.
+        "note": daemon.session(name).get("note"),
         "bytes": arrival["total"],
         "bytes_of_others": sum(common),
         "used_before_mib": before,

@@ -10,7 +10,7 @@ const NAMED: &[&str] = &["--size", "512", "--steps", "120", "--ranks", "3"];
 /// Two, the kernels of which tell nothing by their names.
 const PLAIN: &[&str] = &["--size", "512", "--steps", "120", "--plain", "1"];
 /// As many as a machine has GPUs, each with one of its own.
-const EIGHT: &[&str] = &["--size", "512", "--steps", "12", "--ranks", "8"];
+const EIGHT: &[&str] = &["--size", "512", "--steps", "8", "--ranks", "8"];
 /// The step at which the first rank stands still, and the other waits for it on its device.
 const HELD: u64 = 20;
 

@@ -136,7 +136,7 @@ fn queued_work_is_done_once() -> Result<()> {
 
 #[test]
 fn a_kernel_that_follows_pointers_waits_for_all_data() -> Result<()> {
-    at_moments("ptrtable", &["--steps", "2000"], 2)
+    at_moments("ptrtable", &["--steps", "800"], 2)
 }
 
 /// Runs `program`, whose data takes a while to come, pauses it where it stands still, and lets it go on so.

@@ -193,7 +193,7 @@ pub(in crate::restore) struct Schedule {
     pub flow: Limits,
     state: Mutex<State>,
     changed: Condvar,
-    /// Raised with every arrival and every change of the stand.
+    /// Raised with every arrival and every change of the stand, under the state's lock.
     news: AtomicU64,
     bytes_done: AtomicU64,
 }
@@ -279,7 +279,8 @@ impl Schedule {
         }
     }
 
-    fn changed(&self) {
+    /// Its state, which the caller has locked, has changed: whoever sees that there sees this number, too.
+    fn changed(&self, _: &mut State) {
         self.news.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
@@ -292,11 +293,11 @@ impl Schedule {
         }
         if state.take_over_all() {
             // Another worker that brings nothing is not waited for.
-            self.changed();
+            self.changed(state);
         } else {
             let stalls = EngineError::Internal("a step of the restore stalls".to_owned());
             state.stand = Stand::Failed(Arc::new(stalls));
-            self.changed();
+            self.changed(state);
         }
     }
 
@@ -441,8 +442,7 @@ impl Schedule {
         if slot.left == 0 {
             state.full.push_back(block);
         }
-        drop(state);
-        self.changed();
+        self.changed(&mut state);
     }
 
     /// A block is mapped at its address, with memory behind it.
@@ -455,8 +455,7 @@ impl Schedule {
         }
         state.settled += 1;
         state.arrived.push(arrived);
-        drop(state);
-        self.changed();
+        self.changed(&mut state);
     }
 
     /// These blocks are waited for.
@@ -495,8 +494,7 @@ impl Schedule {
         } else {
             state.unmade -= 1;
         }
-        drop(state);
-        self.changed();
+        self.changed(&mut state);
         true
     }
 
@@ -526,7 +524,7 @@ impl Schedule {
         self.state.lock().unmade == 0
     }
 
-    /// A number that changes with every arrival.
+    /// A number that is another once an arrival can be seen.
     pub fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
@@ -577,13 +575,14 @@ impl Schedule {
             state.ready.clear();
             state.ready_urgent.clear();
         }
-        drop(state);
-        self.changed();
+        self.changed(&mut state);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     const SINGLY: Limits = Limits {
@@ -644,6 +643,34 @@ mod tests {
         assert!(schedule.is_adopted());
         assert_eq!(schedule.to_map(), MapperStep::End);
         assert_eq!(schedule.take(), None);
+    }
+
+    /// The gate lets an operation pass when its blocks are there, and looks at arrivals if there is news: one that it has not seen may be
+    /// common, and be written as it is.
+    #[test]
+    fn what_is_there_is_news() {
+        const BLOCKS: usize = 20_000;
+        let order: Vec<usize> = (0..BLOCKS).collect();
+        let schedule = Schedule::new(&[0; BLOCKS], &order, SINGLY);
+        let awaited = AtomicUsize::new(0);
+        let unheard = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for block in &order {
+                    while awaited.load(Ordering::Acquire) <= *block {}
+                    schedule.present(arrived(*block));
+                }
+            });
+            let mut known = schedule.news();
+            let heard = |block: &&usize| {
+                awaited.store(**block + 1, Ordering::Release);
+                while !schedule.have(&[**block]) {}
+                let news = schedule.news();
+                std::mem::replace(&mut known, news) != news
+            };
+            let heard = order.iter().filter(heard).count();
+            BLOCKS - heard
+        });
+        assert_eq!(unheard, 0, "blocks are there, and nobody knows");
     }
 
     #[test]

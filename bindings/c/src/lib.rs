@@ -1,6 +1,6 @@
 //! The C interface of the application library; `include/fermata.h` is its documentation.
 //!
-//! Nothing unwinds across it and nothing is printed. A session is a lock around [`Session`]; a null pointer
+//! Nothing unwinds across it and nothing is printed. A session is a lock around [`fermata_app::Session`]; a null pointer
 //! where none may be is an error, not a crash.
 
 mod comm;

@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     }
     size_t words = size_t(gib * (1 << 30)) / 8 / buffers;
     // A thread for each word, as long as it is worth a grid of its own.
-    unsigned blocks = unsigned(std::min<size_t>(1024, (words + 255) / 256));
+    unsigned blocks = unsigned(std::clamp<size_t>((words + 255) / 256, 1, 1024));
     size_t moved = size_t(transfer * (1 << 20));
     std::vector<int> written, others;
     for (int b = 0; b < buffers; b++)

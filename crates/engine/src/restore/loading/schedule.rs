@@ -291,14 +291,12 @@ impl Schedule {
         if !self.changed.wait_until(state, until).timed_out() || state.over() {
             return;
         }
-        if state.take_over_all() {
-            // Another worker that brings nothing is not waited for.
-            self.changed(state);
-        } else {
+        // Another worker that brings nothing is not waited for.
+        if !state.take_over_all() {
             let stalls = EngineError::Internal("a step of the restore stalls".to_owned());
             state.stand = Stand::Failed(Arc::new(stalls));
-            self.changed(state);
         }
+        self.changed(state);
     }
 
     /// Pieces to be read. `None` when there are none left.

@@ -38,6 +38,9 @@ pub struct SessionMeta {
     pub members: Vec<MemberMeta>,
     /// Workers that load an image for processes that are not there yet.
     pub loading: Vec<ProcessId>,
+    /// Workers that have put their part of a paused session aside, and have not ended yet.
+    #[serde(default)]
+    pub leaving: Vec<ProcessId>,
     /// Status, once it has ended.
     pub exit_status: Option<i32>,
     /// Program and arguments.

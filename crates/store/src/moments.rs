@@ -26,6 +26,7 @@
 //! | `objects` | worker | a restored session's objects are there, nothing of its data is |
 //! | `pause-checked` | daemon | what a pause has put aside is whole, and not noted down as that |
 //! | `pause-noted` | daemon | it is, the workers have not been ended |
+//! | `pause-vacated` | daemon | one of them has given its memory back, and has not been ended |
 //! | `resume-loaded` | daemon | the workers of a paused session have loaded, which has not been noted down |
 //! | `resume-noted` | daemon | it is, no process has been woken |
 //! | `foreign-locked` | daemon | a program that Fermata has not started is locked, its device memory is where it was |

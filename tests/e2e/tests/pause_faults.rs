@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::Mode;
+use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::processes::look_up;
@@ -134,6 +134,40 @@ fn a_daemon_that_dies_when_the_data_is_safe_leaves_a_paused_session() -> Result<
     call(&scene, &["resume", "heat"])?;
     check_unharmed(&scene, "heat", &folder)?;
     scene.fermata().kill("heat")?;
+    scene.close()
+}
+
+#[test]
+fn a_worker_that_has_given_back_everything_ends_without_a_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    let worker = scene.process("heat", Which::Worker)?;
+    kill_daemon_at(&scene, "pause-vacated", &["pause", "heat"])?;
+    wait_gone(&worker)?;
+    let next = scene.sandbox().daemon();
+    ensure!(next.is_none(), "it has started another daemon");
+    wait_state(&scene, "heat", "paused")?;
+    let folder = folder(&scene, "heat")?;
+    call(&scene, &["resume", "heat"])?;
+    check_unharmed(&scene, "heat", &folder)?;
+    scene.fermata().kill("heat")?;
+    scene.close()
+}
+
+#[test]
+fn workers_that_another_daemon_has_left_share_nothing_with_the_next() -> Result<()> {
+    const HELD: u64 = 12;
+    let options = ["--size", "20000", "--steps", "60"];
+    let scene = Scene::new()?;
+    let program = scene.tree().program("ipcevents")?;
+    scene
+        .fermata()
+        .run_with(&scene.hold(HELD)?, "one", Device::Soft, &program, &options)?;
+    scene.wait_steps("one", HELD as usize)?;
+    kill_daemon_at(&scene, "pause-noted", &["pause", "one"])?;
+    call(&scene, &["resume", "one"])?;
+    scene.let_go()?;
+    scene.check_ends_as("one", &scene.straight("ipcevents", &options)?)?;
     scene.close()
 }
 

@@ -218,7 +218,9 @@ fn take(
     };
     moments::pass("pause-noted");
     phases.time("give back", || {
-        drop(each_at_once(parked, "vacate", |it| give_back(it.worker)));
+        drop(each_at_once(parked, "vacate", |it| {
+            give_back(session, it.worker)
+        }));
     });
     Ok(user::Paused {
         session: session.name.clone(),
@@ -233,16 +235,23 @@ fn take(
 ///
 /// The driver takes seconds to end one that has registered tens of GiB of host memory. All that it still has of the GPU
 /// then is its context; nobody waits for that.
-fn give_back(worker: Arc<Worker>) -> Result<()> {
+fn give_back(session: &Arc<Session>, worker: Arc<Worker>) -> Result<()> {
+    let end = {
+        let (session, worker) = (Arc::clone(session), Arc::clone(&worker));
+        move || {
+            worker.end();
+            session.has_left(worker.process);
+        }
+    };
     if worker.vacate().is_err() {
         // What it has not given back goes with it.
-        worker.end();
+        end();
         return Ok(());
     }
+    moments::pass("pause-vacated");
     let named = std::thread::Builder::new().name("paused-worker".into());
-    let ending = Arc::clone(&worker);
-    if named.spawn(move || ending.end()).is_err() {
-        worker.end();
+    if named.spawn(end.clone()).is_err() {
+        end();
     }
     Ok(())
 }
@@ -259,6 +268,8 @@ fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
             if let Some(member) = inner.member(it.detached.process) {
                 member.part();
             }
+            // The next daemon ends it, if this one does not come to it.
+            inner.leaving.push(it.worker.process);
         }
         (inner.entry, inner.note) = (Some(entry.clone()), None);
         inner.state = SessionState::Paused;
@@ -268,6 +279,7 @@ fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
         return Ok(());
     };
     let mut inner = session.lock();
+    inner.leaving.clear();
     for it in parked {
         if let Some(member) = inner.member(it.detached.process) {
             member.sees(it.worker.process);

@@ -112,6 +112,7 @@ impl Session {
         let mut inner = self.lock();
         inner.ending = true;
         let mut workers: Vec<_> = inner.loading.drain(..).map(Err).collect();
+        workers.extend(inner.leaving.drain(..).map(Err));
         for member in std::mem::take(&mut inner.members) {
             match (member.worker_process(), member.worker) {
                 (_, Some(worker)) => workers.extend(self.part_with(worker, &mut inner).map(Ok)),
@@ -145,10 +146,15 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Ends workers of another daemon that a paused session has no use for.
+    /// Ends workers of another daemon that a paused session has no use for, and waits until they are gone: what they share with each
+    /// other is not to be found by those that come after them.
     pub fn end_workers(&self) {
         let workers: Vec<ProcessId> = {
             let mut inner = self.lock();
+            if inner.state != SessionState::Paused {
+                // It has been resumed, or has ended.
+                return;
+            }
             let members = inner.members.iter_mut();
             let seen: Vec<_> = members
                 .filter_map(|it| {
@@ -157,9 +163,15 @@ impl Session {
                     seen
                 })
                 .collect();
-            seen.into_iter().chain(inner.loading.drain(..)).collect()
+            let loading = std::mem::take(&mut inner.loading);
+            let leaving = std::mem::take(&mut inner.leaving);
+            seen.into_iter().chain(loading).chain(leaving).collect()
         };
         workers.iter().for_each(|it| it.signal(Signal::KILL));
+        let until = Instant::now() + END_TIME;
+        for worker in workers {
+            worker.ends_within(until.saturating_duration_since(Instant::now()));
+        }
         self.save();
     }
 

@@ -141,6 +141,8 @@ pub struct Inner {
     pub members: Vec<Member>,
     /// Workers that load an image for processes that are not there yet.
     pub loading: Vec<ProcessId>,
+    /// Workers that have put their part of a paused session aside, and have not ended yet.
+    pub leaving: Vec<ProcessId>,
     /// Why the first of them that could not load could not.
     pub load_failure: Option<Failure>,
     /// The pipe that is its standard input, if that comes through one.
@@ -409,6 +411,12 @@ impl Session {
         self.save();
     }
 
+    /// A worker of what has been paused has ended.
+    pub fn has_left(&self, worker: ProcessId) {
+        self.lock().leaving.retain(|it| *it != worker);
+        self.save();
+    }
+
     /// The process that was to get a worker gets none.
     pub fn forget(&self, process: ProcessId) {
         let mut inner = self.lock();
@@ -538,6 +546,7 @@ impl Inner {
             pages: None,
             members: Vec::new(),
             loading: Vec::new(),
+            leaving: Vec::new(),
             load_failure: None,
             input: None,
             phases: Vec::new(),

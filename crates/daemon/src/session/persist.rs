@@ -45,6 +45,7 @@ impl Session {
         inner.entry = meta.entry;
         inner.yielded = meta.yielded;
         inner.loading = meta.loading.into_iter().filter(ProcessId::alive).collect();
+        inner.leaving = meta.leaving.into_iter().filter(ProcessId::alive).collect();
         inner.note = match (alive, meta.state) {
             (Some(_), _) if inner.state == SessionState::Orphaned => {
                 Some("the daemon that started it has ended".to_owned())
@@ -100,6 +101,7 @@ impl Session {
             init: inner.init.or(inner.former),
             members: inner.members.iter().map(Member::meta).collect(),
             loading: inner.loading.clone(),
+            leaving: inner.leaving.clone(),
             exit_status: inner.exit_status,
             argv: self.argv.clone(),
             cwd: self.cwd.clone(),

@@ -78,7 +78,10 @@ impl Daemon {
             }
             (SessionState::Orphaned, _) => returning::join(self, session),
             // What the daemon that died had yet to end, or had begun to load.
-            (SessionState::Paused, _) => session.end_workers(),
+            (SessionState::Paused, _) => {
+                let _busy = session.busy.lock();
+                session.end_workers();
+            }
             _ => {}
         }
     }

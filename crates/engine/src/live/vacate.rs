@@ -5,16 +5,18 @@
 
 use fermata_state::Session;
 
+use crate::share::Sharing;
 use crate::{EngineError, Live};
 
 impl Live {
     /// Unmaps and releases all device memory of the session: allocations, physical memory, and what is kept for later ones. No
     /// work may use it any more, and the session cannot be served any more. Arrays, modules and contexts stay until the worker ends, and
-    /// so does memory that the driver does not release.
+    /// so does memory that the driver does not release. What the process shares with others is not found any more.
     ///
     /// # Errors
     /// What the driver says first.
     pub fn vacate(&mut self, session: &Session) -> Result<(), EngineError> {
+        self.sharing = Sharing::default();
         if self.contexts.is_empty() {
             return Ok(());
         }

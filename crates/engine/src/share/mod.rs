@@ -280,6 +280,27 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_ends_late_leaves_the_socket_of_the_next() {
+        let here = tempfile::tempdir().unwrap();
+        let nothing = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let (mut former, mut next, mut other) =
+            (Sharing::default(), Sharing::default(), Sharing::default());
+        for worker in [&mut former, &mut next, &mut other] {
+            worker.set_folder(here.path(), FAILED);
+        }
+        former.offer(&OWN, vec![(1, nothing())]).unwrap();
+        next.offer(&OWN, vec![(2, nothing())]).unwrap();
+        drop(former);
+        other.fetch(&from(OWN, 2)).unwrap();
+        assert!(matches!(other.fetch(&from(OWN, 1)), Err(ShareError::Freed)));
+        drop(next);
+        assert!(matches!(
+            other.fetch(&from(OWN, 2)),
+            Err(ShareError::Outside)
+        ));
+    }
+
+    #[test]
     fn in_a_restore_a_worker_waits_for_the_one_that_shares() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().to_owned();

@@ -3,13 +3,16 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown,
+};
 
 use super::messages::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, question, short};
 
@@ -18,6 +21,9 @@ use super::messages::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, question, sh
 pub(super) struct Service {
     folder: PathBuf,
     name: String,
+    listener: Arc<UnixListener>,
+    /// Device and inode of the socket: the process's next worker may have another by this name already.
+    file: (u64, u64),
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -31,13 +37,15 @@ impl Service {
             // One of this process's former worker.
             _ => {}
         }
-        let listener = UnixListener::bind(&path)?;
+        let listener = Arc::new(UnixListener::bind(&path)?);
+        let file = identity(&path)?;
         let ends = Arc::new(AtomicBool::new(false));
-        let own = Arc::clone(&ends);
+        let own = (Arc::clone(&listener), Arc::clone(&ends));
         let thread = std::thread::Builder::new().name("share".to_owned());
         let thread = thread.spawn(move || {
+            let (listener, ends) = own;
             for stream in listener.incoming() {
-                if own.load(Ordering::Acquire) {
+                if ends.load(Ordering::Acquire) {
                     return;
                 }
                 // A peer that asks for nothing sensible gets no answer.
@@ -47,6 +55,8 @@ impl Service {
         Ok(Self {
             folder: folder.to_owned(),
             name: name.to_owned(),
+            listener,
+            file,
             ends,
             thread: Some(thread),
         })
@@ -56,16 +66,23 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Release);
-        // Wakes the thread; where that fails the socket is gone, and the thread stays until the process ends.
-        let woken = short(&self.folder, &self.name).and_then(|(_folder, path)| {
-            UnixStream::connect(&path)?;
-            std::fs::remove_file(&path)
-        });
+        if let Ok((_folder, path)) = short(&self.folder, &self.name)
+            && identity(&path).is_ok_and(|it| it == self.file)
+        {
+            // Where that fails nobody is found behind it.
+            let _ = std::fs::remove_file(&path);
+        }
+        // Wakes the thread, which has nothing to say; where that fails it stays until the process ends.
+        let woken = shutdown(&*self.listener, Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
-            // It has nothing to say.
             let _ = thread.join();
         }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 fn answer(mut stream: UnixStream, offers: &Offers) -> io::Result<()> {

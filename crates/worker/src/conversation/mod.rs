@@ -8,7 +8,7 @@
 //! ```
 //! When the daemon is gone, the worker serves its program, and looks for the next daemon; it ends with the
 //! program. A program that was detached then, for a checkpoint, is kept for some time, and the worker starts the next daemon for
-//! it if no command does.
+//! it if no command does. A worker that has given back all of a paused session ends at once.
 //!
 //! Here: what is asked, and who answers it. `opening`: the driver, and what is ready before a program. `attaching`: the
 //! thread that serves it. `saving`: an image of a stopped program. `capturing`: one behind a running program.
@@ -213,6 +213,10 @@ impl Worker {
 
     /// The daemon that has taken the last one's place; `None` when there is no session to keep any more.
     fn find_daemon(&mut self) -> Option<Daemon> {
+        if self.vacated.is_some() {
+            // What it held is noted down: its program is resumed by another worker.
+            return None;
+        }
         let socket = PathBuf::from(std::env::var_os(ENV_SOCKET)?);
         let mut back = self.back.clone()?;
         self.give_up();

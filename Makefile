@@ -77,11 +77,12 @@ compiled: lint build
 
 # What the tests run besides, which arrives while the rest is compiled.
 others:
-	sh tools/setup.sh mpi nvml torch s3
+	sh tools/setup.sh mpi nvml torch
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
-	sh tools/setup.sh mpi s3
+	sh tools/setup.sh mpi
+	$(CARGO) build -p fermata-app --example object_store --locked
 	$(CARGO) test -p fermata-c --test mpi --test between --locked
 
 e2e: build

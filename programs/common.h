@@ -9,12 +9,11 @@
 // It exits with 0, or with 1 and one line on stderr.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "hold.h"
@@ -72,7 +71,7 @@ inline void step(const Options &o, long k, long n) {
     printf("step %ld of %ld\n", k, n);
     hold(k);
     if (o.pause_ms > 0 && told_to_go() < k) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(o.pause_ms));
+        usleep((useconds_t)o.pause_ms * 1000);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <thread>
 #include <unistd.h>
 
 __global__ void add(unsigned long long *state, int n, unsigned long long value) {

@@ -5,6 +5,7 @@
 // POSIX waits, not those of the C++ library: what GCC 12 makes of `wait` does not start where that
 // library is older.
 #include <pthread.h>
+#include <thread>
 
 constexpr int THREADS = 8;
 

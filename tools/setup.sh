@@ -1,11 +1,10 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs with mpi4py, an S3-compatible
-# server, NVML's Python bindings and PyTorch, which `make test` asks for. Nothing outside .deps/ is changed, and what is
-# already there is left alone, so a second run needs no network.
+# newer Debian suite); on request also two MPIs with mpi4py, NVML's Python bindings and PyTorch, which `make test` asks
+# for. Nothing outside .deps/ is changed, and what is already there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi|s3|nvml|torch]...      default: rust, cuda and criu
+#   tools/setup.sh [cuda|criu|rust|mpi|nvml|torch]...      default: rust, cuda and criu
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -20,11 +19,10 @@ for part in "$@"; do
     cuda) sh tools/setup-cuda.sh ;;
     criu) sh tools/setup-criu.sh ;;
     mpi) sh tools/setup-mpi.sh ;;
-    s3) sh tools/setup-s3.sh ;;
     nvml) sh tools/setup-nvml.sh ;;
     torch) sh tools/setup-torch.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3, nvml, torch" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, nvml, torch" >&2
         exit 2
         ;;
     esac

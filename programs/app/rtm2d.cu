@@ -8,6 +8,7 @@
 //
 // A run that is killed on its way forward begins again; the library's checkpoints of
 // the run before are not used.
+#include <chrono>
 #include <string>
 #include <unistd.h>
 

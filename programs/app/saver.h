@@ -10,6 +10,7 @@
 // What the saver did is printed on stderr when the program ends, as one JSON object.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 //! Jobs of four processes over MPICH and over Open MPI, with one libfermata. A rank is killed with signal 9,
 //! nodes' folders are removed or their files cut, and the job is started again: the result is the undisturbed
-//! one. Needs `tools/setup.sh mpi s3`.
+//! one. Needs `tools/setup.sh mpi`.
 #![allow(clippy::unwrap_used)]
 
 mod common;

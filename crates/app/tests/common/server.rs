@@ -1,4 +1,4 @@
-//! An S3-compatible server of our own, which keeps objects in a folder; `tools/setup.sh s3` installs it.
+//! An S3-compatible server of our own, which keeps objects in a folder: `examples/object_store.rs`.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -28,16 +28,8 @@ impl Server {
 
     /// Starts one on this port.
     pub fn on(folder: &Path, port: u16) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let program = root.join(".deps/s3/bin/s3s-fs");
-        assert!(
-            program.exists(),
-            "no {}: run `tools/setup.sh s3`",
-            program.display()
-        );
-        let mut child = Command::new(program)
-            .args(["--host", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--access-key", KEY, "--secret-key", SECRET])
+        let mut child = Command::new(program())
+            .args([&port.to_string(), KEY, SECRET])
             .arg(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -169,6 +161,21 @@ fn free_port() -> u16 {
     });
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     ports.find(free).unwrap()
+}
+
+/// The server's executable, which cargo builds beside the tests of `fermata-app`.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test
+        .parent()
+        .unwrap()
+        .with_file_name("examples/object_store");
+    assert!(
+        program.exists(),
+        "no {}: run `cargo build -p fermata-app --example object_store`",
+        program.display()
+    );
+    program
 }
 
 /// Waits until somebody listens on the port.

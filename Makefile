@@ -17,7 +17,7 @@ PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml 
 # What the demo runs.
 DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
-.PHONY: help deps build rust libs programs test compiled others lint check e2e mpi-test demo demo-tree bundle \
+.PHONY: help deps build rust libs programs test compiled others whole parts lint check e2e mpi-test demo demo-tree bundle \
         wheel deb image try-packages clean
 .DEFAULT_GOAL := build
 
@@ -59,13 +59,19 @@ lint: deps
 check: lint
 	$(CARGO) xtask check
 
-# A thread more than cores: tests wait for processes and deadlines, too.
+# Tests of whole programs beside all others: either wait for processes and deadlines much of their time.
 test: deps
 	$(MAKE) --no-print-directory -j2 compiled others
 	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
-	RUST_TEST_THREADS=$$(($(CORES) + 1)) $(CARGO) test --workspace --locked
+	$(MAKE) --no-print-directory -j2 whole parts
+
+whole:
+	RUST_TEST_THREADS=$(CORES) $(CARGO) test --workspace --locked --test whole
+
+parts:
+	RUST_TEST_THREADS=$(CORES) $(CARGO) test --workspace --locked --exclude fermata-e2e
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
-	build/test/e2e quick --jobs 2
+	build/test/e2e quick --jobs $(CORES)
 
 # In the profile of cargo's own tests, and all that cargo will be asked for at once: asked for a part, it chooses other features
 # of libraries, and compiles them, and what uses them, again.

@@ -91,32 +91,3 @@ fn read(file: &mut File) -> Result<String> {
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn status_output_and_signal_are_told() {
-        let limit = Duration::from_secs(300);
-        let done = run(shell("echo a; echo b >&2; exit 3"), limit).unwrap();
-        assert_eq!(
-            (done.status, done.stdout.as_str(), done.stderr.as_str()),
-            (3, "a\n", "b\n")
-        );
-        assert_eq!(run(shell("kill -9 $$"), limit).unwrap().status, 137);
-    }
-
-    #[test]
-    fn a_deadline_ends_the_command() {
-        let begun = Instant::now();
-        assert!(run(shell("exec sleep 1000"), Duration::from_millis(50)).is_err());
-        assert!(begun.elapsed() < Duration::from_secs(300));
-    }
-}

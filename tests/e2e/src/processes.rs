@@ -70,30 +70,3 @@ pub fn end(process: &Process) {
         kill_process(pid, Signal::KILL).ok();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::Command;
-
-    #[test]
-    fn a_marked_process_is_found_and_ended() {
-        let mark = format!("unit-{}", std::process::id());
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .env(MARK, &mark)
-            .spawn()
-            .unwrap();
-        // It has its environment a moment later than its program.
-        let mut found = marked(&mark);
-        while found.is_empty() {
-            assert!(child.try_wait().unwrap().is_none(), "it has ended unseen");
-            found = marked(&mark);
-        }
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].pid, child.id() as i32);
-        end(&found[0]);
-        child.wait().unwrap();
-        assert!(marked(&mark).is_empty());
-    }
-}

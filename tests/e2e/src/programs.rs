@@ -158,19 +158,3 @@ pub fn digest(name: &str) -> Option<&'static str> {
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_program_has_a_recorded_digest() {
-        for program in PROGRAMS {
-            let digest = program
-                .with_defaults()
-                .recorded_digest(Device::Soft)
-                .unwrap_or_default();
-            assert_eq!(digest.len(), 16, "`{}`", program.name);
-        }
-    }
-}

@@ -27,7 +27,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(300);
 /// Between two looks at what is left. A process that executes another program just then is not seen by one of them.
 const TURN: Duration = Duration::from_millis(10);
 /// Where shared memory with a name is.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub const SHARED_MEMORY: &str = "/dev/shm";
 /// What statfs(2) says of a file system in memory.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Groups from here on are nobody's.
@@ -183,7 +183,7 @@ fn base() -> &'static str {
 }
 
 /// A group that no other case of this machine has: root may choose any that its user namespace knows.
-fn own_group(number: u32) -> Option<u32> {
+pub fn own_group(number: u32) -> Option<u32> {
     let map = fs::read_to_string("/proc/self/gid_map").ok()?;
     let mut fields = map.split_whitespace();
     let (first, count) = (fields.next()?, fields.nth(1)?.parse::<u32>().ok()?);
@@ -212,31 +212,4 @@ fn mounts_below(folder: &Path) -> Vec<String> {
         .filter(|point| point.starts_with(&folder))
         .map(|point| format!("mount `{point}`"))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_shared_memory_of_the_case_is_left_behind() {
-        let sandbox = Sandbox::new().unwrap();
-        let names = ["fermata-ours", "fermata-others"].map(|name| {
-            let name = format!("{name}-{}", std::process::id());
-            Path::new(SHARED_MEMORY).join(name)
-        });
-        let [ours, others] = &names;
-        fs::write(others, "").unwrap();
-        let mut touch = Command::new("touch");
-        sandbox.enter(&mut touch);
-        assert!(touch.arg(ours).status().unwrap().success());
-        let left = sandbox.close();
-        let others_stay = others.exists();
-        fs::remove_file(others).unwrap();
-        assert!(others_stay);
-        if own_group(0).is_some() {
-            assert_eq!(left, [format!("shared memory `{}`", ours.display())]);
-            assert!(!ours.exists());
-        }
-    }
 }

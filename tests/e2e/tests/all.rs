@@ -23,6 +23,7 @@ mod hoststate;
 mod input;
 mod instrumented;
 mod io_uring;
+mod itself;
 mod late;
 mod memory;
 mod mpi;

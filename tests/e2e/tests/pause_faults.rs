@@ -74,6 +74,14 @@ fn check_unharmed(scene: &Scene, name: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Resumes session `heat` by `line`, demands that nothing of its pause is left and that it works, and ends the scene.
+fn ends_unharmed(scene: Scene, line: &[&str], folder: &Path) -> Result<()> {
+    call(&scene, line)?;
+    check_unharmed(&scene, "heat", folder)?;
+    scene.fermata().kill("heat")?;
+    scene.close()
+}
+
 /// The daemon is killed when it comes to `moment` of `line`; the next one, which a question starts, is left.
 fn kill_daemon_at(scene: &Scene, moment: &'static str, line: &[&str]) -> Result<()> {
     let halt = Halt::at(scene, moment)?;
@@ -131,10 +139,7 @@ fn a_daemon_that_dies_when_the_data_is_safe_leaves_a_paused_session() -> Result<
     wait_state(&scene, "heat", "paused")?;
     wait_gone(&worker)?;
     let folder = folder(&scene, "heat")?;
-    call(&scene, &["resume", "heat"])?;
-    check_unharmed(&scene, "heat", &folder)?;
-    scene.fermata().kill("heat")?;
-    scene.close()
+    ends_unharmed(scene, &["resume", "heat"], &folder)
 }
 
 #[test]
@@ -148,10 +153,7 @@ fn a_worker_that_has_given_back_everything_ends_without_a_daemon() -> Result<()>
     ensure!(next.is_none(), "it has started another daemon");
     wait_state(&scene, "heat", "paused")?;
     let folder = folder(&scene, "heat")?;
-    call(&scene, &["resume", "heat"])?;
-    check_unharmed(&scene, "heat", &folder)?;
-    scene.fermata().kill("heat")?;
-    scene.close()
+    ends_unharmed(scene, &["resume", "heat"], &folder)
 }
 
 #[test]
@@ -217,10 +219,7 @@ fn a_worker_that_dies_while_it_loads_leaves_the_session_paused() -> Result<()> {
     drop(halt);
     check_fails(resume, "stays paused")?;
     wait_state(&scene, "heat", "paused")?;
-    call(&scene, &["resume", "heat"])?;
-    check_unharmed(&scene, "heat", &folder)?;
-    scene.fermata().kill("heat")?;
-    scene.close()
+    ends_unharmed(scene, &["resume", "heat"], &folder)
 }
 
 #[test]
@@ -269,10 +268,7 @@ fn memory_that_is_short_leaves_the_session_paused() -> Result<()> {
     wait_state(&scene, "heat", "paused")?;
     scene.kill_daemon()?;
     fs::write(&path, before)?;
-    call(&scene, &["resume", "heat"])?;
-    check_unharmed(&scene, "heat", &folder)?;
-    scene.fermata().kill("heat")?;
-    scene.close()
+    ends_unharmed(scene, &["resume", "heat"], &folder)
 }
 
 #[test]
@@ -286,10 +282,7 @@ fn data_that_is_damaged_is_named_and_the_session_stays_paused() -> Result<()> {
     fs::write(&state, &sound[1..])?;
     check_fails(begin(&scene, &["resume", "heat"])?, "stays paused")?;
     fs::write(&state, sound)?;
-    call(&scene, &["resume", "--eager", "heat"])?;
-    check_unharmed(&scene, "heat", &folder)?;
-    scene.fermata().kill("heat")?;
-    scene.close()
+    ends_unharmed(scene, &["resume", "--eager", "heat"], &folder)
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Mpi {
             .envs([("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_pml", "ob1")])
             // How many seconds a job's other ranks have after one was killed.
             .env("OMPI_MCA_odls_base_sigkill_timeout", "0")
-            // Both ask every PCI device of the machine, which takes half of a small job's time.
+            // Both ask every PCI device of the machine, which takes a third of a small job's time.
             .env("HWLOC_SYNTHETIC", "pu:2")
             .envs(settings.iter().copied())
             .output()

@@ -91,6 +91,7 @@ class Run:
         wait_for(lambda: steps(self.log(), asked), "a step after the restore", LIMIT)
         first = steps(self.log(), asked)[0] - asked
         arrival = self.daemon.arrived(self.name(), LIMIT)
+        wait_for(lambda: len(self.daemon.page_faults()) >= self.count, "host memory", LIMIT)
         self.daemon.remove("image", LIMIT)
         return {
             "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
@@ -98,6 +99,8 @@ class Run:
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
             "longest_s": max(meanwhile),
             "restore_command_s": command, "first_step_s": first, "data_s": arrival["seconds"],
+            "data_steps": {it["name"]: round(it["seconds"], 4) for it in arrival["steps"]},
+            "host_memory": self.daemon.page_faults()[-1],
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
         }

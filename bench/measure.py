@@ -96,6 +96,13 @@ class Daemon:
         wait_for(lambda: self.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`", limit)
         return self.session(name)["arrival"]
 
+    def page_faults(self):
+        """Seconds until host memory was there and page faults that waited for it, of each restore on demand so far."""
+        log = (self.work / "run" / "fermatad.log").read_text(errors="replace")
+        told = [line for line in log.splitlines() if "host memory is there" in line]
+        numbers = lambda line: {it: float(re.search(rf"\b{it}=([\d.e-]+)", line).group(1)) for it in ("seconds", "faults")}
+        return [numbers(line) for line in told]
+
     def remove(self, image, limit=60):
         """Removes an image once all its data has been read."""
         words = [FERMATA, "images", "rm", image]

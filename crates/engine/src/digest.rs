@@ -1,8 +1,8 @@
-//! Digests of device memory, taken by the device itself.
+//! Digests of device memory, computed by the device itself.
 //!
-//! What has its digest before it is copied need not be copied if the store has it, nor hashed by the
-//! processor if not. A device that cannot hash, or fails at it, costs nothing but the processor's time:
-//! its pieces are `Unknown` here and hashed where they arrive.
+//! A piece whose digest is known before it is copied need not be copied if the store has its chunk, nor be hashed by the
+//! processor if the store has not. The pieces of a device that cannot hash, or fails at it, are `Unknown` here, and the
+//! processor hashes them where they arrive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::{EngineError, Live};
 pub(crate) enum Digest {
     /// Not hashed by a device.
     Unknown,
-    /// All zeros, by its digest.
+    /// All zeros.
     Zero,
     /// The chunk's id.
     Id(ChunkId),
 }
 
-/// Bytes of the first part of a plan that is hashed while it is copied, and how much longer each further part is:
-/// a link gives some 50 GB/s where a device hashes 1400. Small without optimisation, so that tests have parts.
+/// Bytes of the first part of a plan that is hashed while it is copied, and the factor by which each further part is
+/// longer: a link moves some 50 GB/s, a device hashes 1400. Small in debug builds, so that tests have several parts.
 const FIRST_PART: u64 = if cfg!(debug_assertions) {
     4 << 20
 } else {
@@ -38,12 +38,12 @@ const FIRST_PART: u64 = if cfg!(debug_assertions) {
 const PART_GROWTH: u64 = 16;
 
 impl Live {
-    /// Loads the hash kernels into a context of `device`, which becomes current. Meant for workers that wait
-    /// for a program: its first checkpoint then finds them. Where a driver puts a program's variables depends
-    /// on what was loaded before, so this is done in every worker or in none.
+    /// Loads the hash kernels into a context of `device`, which becomes current. Meant for spare workers, so that the
+    /// first checkpoint finds the kernels loaded. The driver places a program's variables depending on what was loaded
+    /// before, so either every worker does this or none.
     ///
     /// # Errors
-    /// The context cannot be used. A device that cannot hash is noticed when it should.
+    /// The context cannot be used. A device that cannot hash is no error here; its first use finds out.
     pub fn load_hash_kernels(
         &mut self,
         device: u32,
@@ -59,14 +59,14 @@ impl Live {
     }
 }
 
-/// Tells digests of zeros from others.
+/// Recognises the digests of zeros.
 #[derive(Default)]
 pub(crate) struct Zeros {
     by_len: HashMap<usize, ChunkId>,
 }
 
 impl Zeros {
-    /// What the digest of `len` bytes says.
+    /// The [`Digest`] that stands for the digest of `len` bytes.
     pub fn digest(&mut self, digest: [u8; 32], len: usize) -> Digest {
         let zero = *self
             .by_len
@@ -79,8 +79,7 @@ impl Zeros {
     }
 }
 
-/// The digests of `plan`'s pieces, one each, where devices hash faster than the processor. Nothing may be
-/// running on the devices.
+/// The digests of `plan`'s pieces, one each, where devices hash faster than the processor. The devices must be idle.
 pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
     if live.device_hashes {
         of_all(live, plan)
@@ -89,8 +88,8 @@ pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
     }
 }
 
-/// The digests of `plan`'s pieces on devices, one each, wherever they are found soonest. Nothing may be
-/// running on the devices.
+/// The digests of `plan`'s pieces on devices, one each, computed by the device or by the processor, whichever is faster.
+/// The devices must be idle.
 pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, EngineError> {
     if live.device_hashes {
         Ok(of_all(live, plan))
@@ -99,10 +98,10 @@ pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Diges
     }
 }
 
-/// The digests of `plan`'s pieces on devices, one each, found by the processor in copies.
+/// The digests of `plan`'s pieces on devices, one each, computed by the processor from copies.
 ///
 /// # Errors
-/// What the driver says.
+/// A driver error of a copy.
 pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, EngineError> {
     let failed = || EngineError::driver("copy device memory to hash it");
     let digests = Mutex::new(vec![Digest::Unknown; plan.len()]);
@@ -121,7 +120,7 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
     std::thread::scope(|scope| {
         help(scope, hash).unwrap_or_else(|error| queue.fail(error));
         for _ in 1..helpers() {
-            // One is enough.
+            // One thread is enough.
             let _ = help(scope, hash);
         }
         for (index, piece) in plan.iter().enumerate() {
@@ -145,7 +144,7 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
                 queue.fail(failed()(error));
                 break;
             }
-            // A failure is told by the outcome.
+            // The outcome reports a failure.
             let _ = queue.push((index, buffer));
         }
         queue.end();
@@ -155,11 +154,11 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
     Ok(digests.into_inner())
 }
 
-/// Hands the digests of `plan`'s pieces to `act`, in their order, as soon as they are there: a device hashes what
-/// comes next while `act` has what came before copied. Nothing else may be running on the devices.
+/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known: the device hashes the next part
+/// while `act` copies the one before. No other work may run on the devices.
 ///
-/// The first part is small, so that copies begin at once; each further one takes less time than the copies of the
-/// one before, for a device reads its memory many times as fast as a link does.
+/// The first part is small, so that copies begin at once. Hashing a further part takes less time than copying the one
+/// before, because a device reads its memory many times as fast as a link does.
 pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
@@ -179,7 +178,7 @@ pub(crate) fn in_parts<R>(
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(part(rest, wanted));
                 if give.send(kernels.digests(now)).is_err() {
-                    // Nobody wants them any more.
+                    // The receiver has ended: the digests are not needed any more.
                     return;
                 }
                 (rest, wanted) = (later, wanted.saturating_mul(PART_GROWTH));
@@ -189,7 +188,7 @@ pub(crate) fn in_parts<R>(
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("hash".to_owned());
         let hashing = (!rest.is_empty()).then(|| thread.spawn_scoped(scope, hash_rest));
-        // Without a thread the rest is hashed where it arrives: the closure, and with it the sender, is gone then.
+        // Without a thread the closure, and with it the sender, is dropped, and the rest is hashed where it arrives.
         let unknown = std::iter::repeat(Digest::Unknown);
         drop(hashing);
         act(&mut digests
@@ -212,10 +211,10 @@ fn part(plan: &[Piece], bytes: u64) -> usize {
     count.count()
 }
 
-/// The digests of what lies at these places of a device, one each. The calling thread's current context changes.
+/// The digests of these ranges of a device's memory (address, bytes), one each. Changes the thread's current context.
 ///
 /// # Errors
-/// What the driver says.
+/// A driver error.
 pub(crate) fn of_places(
     driver: &Driver,
     (context, hasher): &SharedHasher,
@@ -242,7 +241,7 @@ struct Kernels {
     driver: Arc<Driver>,
     by_device: BTreeMap<u32, SharedHasher>,
     zeros: Zeros,
-    /// Devices that could not.
+    /// Devices whose hash kernels have failed.
     failed: BTreeSet<u32>,
 }
 
@@ -298,7 +297,7 @@ impl Kernels {
         digests
     }
 
-    /// What has failed is tried anew by the next who needs it.
+    /// Returns the kernels to the session. Those that have failed are dropped, so that the next use loads them again.
     fn settle(self, live: &mut Live) {
         for device in self.failed {
             live.hashers.remove(&device);
@@ -317,7 +316,7 @@ fn hasher(live: &mut Live, device: u32) -> Result<Option<SharedHasher>, DriverEr
     let Some(context) = context.map(|it| it.handle) else {
         return Ok(None);
     };
-    // A hasher of a context that has gone went with it.
+    // A hasher of a destroyed context went with it.
     if let Some(known) = live.hashers.get(&device)
         && known.0 == context
     {

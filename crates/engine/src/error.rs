@@ -13,9 +13,9 @@ use crate::share::ShareError;
 /// Kinds of failure, as a user distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The user can mend it: a full disk, too little memory.
+    /// The user can fix it: a full disk, too little memory.
     User,
-    /// Ours.
+    /// A fault in Fermata.
     Internal,
     /// No such image or store.
     NotFound,
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Locked,
     /// Damaged data.
     Damaged,
-    /// This host cannot.
+    /// This host cannot hold or run the session.
     Host,
     /// The session cannot be checkpointed.
     NotCheckpointable,
@@ -32,7 +32,7 @@ pub enum ErrorKind {
 /// A failed save or load.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The driver refused something.
+    /// A driver call has failed.
     #[error("cannot {operation}: {source}")]
     Driver {
         /// What was tried, object included.

@@ -1,5 +1,5 @@
-//! The engine's two files of an image: `state` and `chunks`. Both are read only against the digests in the image's
-//! manifest: a file of another image is as sound in itself.
+//! The engine's two files of an image: `state` and `chunks`. Both are always checked against the digests in the image's
+//! manifest, because a file of another image passes its own checksums.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -87,7 +87,7 @@ pub struct ImageFiles<'a> {
     pub chunks: &'a str,
 }
 
-/// What the engine's files and the module images in the store say.
+/// The content of the engine's files, and the module images from the store.
 pub(crate) struct Read {
     /// The session.
     pub session: Session,

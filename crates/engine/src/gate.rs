@@ -1,40 +1,41 @@
-//! What stands between a decoded operation and the device while a checkpoint or a restore is under way.
+//! The gate: decides when a decoded operation may go to the device, while a checkpoint or a restore is under way.
 //!
 //! ```text
 //!  decode ─► gate.before(op) ── Go ────► device
 //!                │    ▲
 //!                └────┘ NotYet: the server looks at completions and asks again
 //! ```
-//! Outside checkpoints and restores there is no gate, which costs one branch an operation.
+//! Outside checkpoints and restores there is no gate; that costs one branch per operation.
 
 use fermata_abi::op::{Address, ExecId, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
 use crate::{EngineError, Site};
 
-/// What a gate says to an operation.
+/// A gate's answer for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passage {
     /// It may go to the device now.
     Go,
-    /// It has to wait. Asking again must be cheap, and must not depend on later operations of the program.
+    /// It has to wait, and the gate is asked again. Asking must be cheap, and the answer must not depend on later
+    /// operations of the program.
     NotYet,
 }
 
 /// See the module. All calls come from the thread that serves the program.
 pub trait Gate: Send {
-    /// Asked before `op` is given to the driver. May put work of its own into the operation's stream.
+    /// Called before `op` is given to the driver. May add work of its own to the operation's stream.
     ///
     /// # Errors
-    /// The session cannot go on: the operation fails, and its context with it. A gate whose own purpose has
-    /// failed, while the program could go on, says [`Passage::Go`].
+    /// The session cannot go on: the operation fails, and its context with it. If only the gate's own purpose has failed,
+    /// and the program can go on, it returns [`Passage::Go`].
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError>;
 
-    /// Launches a kernel, that has just passed, in a way of its own; false if the kernel itself is to be
-    /// launched.
+    /// Launches a kernel that has just passed in the gate's own way, for example instrumented. False if the caller must
+    /// launch the kernel itself.
     ///
     /// # Errors
-    /// What the launch of the kernel itself could have said.
+    /// An error that the launch of the kernel itself could have had.
     fn launch(
         &mut self,
         site: &mut Site,
@@ -45,11 +46,11 @@ pub trait Gate: Send {
         Ok(false)
     }
 
-    /// Launches an executable graph, that has just passed, in a way of its own; false if it is to be launched as it
-    /// is.
+    /// Launches an executable graph that has just passed in the gate's own way. False if the caller must launch the
+    /// graph as it is.
     ///
     /// # Errors
-    /// What the launch of the graph itself could have said.
+    /// An error that the launch of the graph itself could have had.
     fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -64,45 +65,45 @@ pub trait Gate: Send {
     /// freed it.
     fn holds(&self, address: Address) -> bool;
 
-    /// Whether nothing reads the memory of the allocation that starts at `address` on the gate's behalf, and nothing will before
-    /// the next operation: other memory can then be mapped in its place. With `now` the gate gives up what keeps it from that.
+    /// Whether the gate does not read the memory of the allocation that starts at `address`, and will not before the
+    /// next operation, so that other memory can be mapped in its place. With `now` the gate abandons reads that stand
+    /// in the way.
     fn lets_go(&mut self, address: Address, now: bool) -> bool {
         let _ = (address, now);
         true
     }
 
-    /// All that the program has given its devices is done; true until the next operation comes to the gate. Work of the
-    /// gate's own that can wait a little does so for this.
+    /// Called when the devices have finished all work of the program; this stays so until the next operation. The
+    /// gate may do postponed work of its own now.
     fn rests(&mut self) {}
 
     /// Whether nothing is left to watch; the server then closes the gate.
     fn finished(&self) -> bool;
 
-    /// A number that changes whenever something has come that operations may be waiting for. While it does, waiting has
-    /// a sense, however long it lasts.
+    /// A counter that changes whenever something has arrived that operations may be waiting for. While it changes, a wait
+    /// is not a hang, however long it lasts.
     fn progress(&self) -> u64 {
         0
     }
 
-    /// Whether it may be closed at any moment, for the memory it holds: the program must lose nothing by that.
+    /// Whether the gate may be closed at any moment to free the memory it holds, without harm to the program.
     fn is_dispensable(&self) -> bool {
         true
     }
 
-    /// Whether memory becomes free when it is finished, which will be soon whatever the program does, so that an
-    /// allocation can wait for it.
+    /// Whether the gate will free memory soon, whatever the program does, so that an allocation can wait for it.
     fn frees(&self) -> bool {
         true
     }
 
-    /// A context has died for `reason` while the gate watches. True if that is the gate's own doing and the
-    /// session will be rolled back: the program must then get no answer any more.
+    /// Called when a context has died for `reason`. True if the gate has caused that and the session will be rolled back:
+    /// the program must then get no more answers.
     fn condemns(&mut self, reason: &str) -> bool {
         let _ = reason;
         false
     }
 
-    /// The last call: gives back what the gate holds on the device. A purpose that is not achieved by now
-    /// is given up.
+    /// The last call: releases what the gate holds on the device. Abandons the gate's purpose if it is not achieved
+    /// by now.
     fn close(&mut self, site: &mut Site);
 }

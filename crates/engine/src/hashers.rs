@@ -1,4 +1,4 @@
-//! Hash kernels as they are kept: loaded into a context, used by several threads.
+//! The type in which a session keeps loaded hash kernels.
 
 use std::sync::Arc;
 

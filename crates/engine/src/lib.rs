@@ -24,6 +24,7 @@ mod live;
 mod module_images;
 mod pipeline;
 mod places;
+mod profile;
 pub mod protocol;
 mod records;
 pub mod restore;

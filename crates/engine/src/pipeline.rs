@@ -1,4 +1,4 @@
-//! A bounded queue between one thread that talks to the device and several that hash, read and write.
+//! A bounded queue between one thread that calls the driver and several that hash, read and write.
 //!
 //! The first failure in any thread ends the pipeline: every thread stops at its next step.
 
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::EngineError;
 
-/// No step of a pipeline takes longer than this; a disk or device that does is taken for dead.
+/// The longest that a step of a pipeline may take; a slower disk or device counts as dead.
 pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(120);
 
 struct State<T> {
@@ -23,14 +23,14 @@ struct State<T> {
 /// A queue of at most `room` items.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
-    /// An item has come. Each wakes one taker: waking all of many costs more than a copy.
+    /// Signalled for each item, to one taker: waking all takers costs more than a copy.
     filled: Condvar,
-    /// There is room again.
+    /// Signalled when there is room again.
     emptied: Condvar,
     room: usize,
 }
 
-/// What a queue gave.
+/// The result of [`Queue::next`].
 pub(crate) enum Next<T> {
     /// An item.
     Item(T),
@@ -106,7 +106,7 @@ impl<T> Queue<T> {
         state.items.remove(at)
     }
 
-    /// Puts an item back that has been taken, before all others; whatever room there is.
+    /// Puts a taken item back, before all others, even if the queue is full.
     pub(crate) fn put_back(&self, item: T) {
         let mut state = self.state.lock();
         if !state.failed {
@@ -122,7 +122,7 @@ impl<T> Queue<T> {
         item
     }
 
-    /// One producer has nothing more to add.
+    /// To be called by each producer when it has nothing more to add.
     pub(crate) fn end(&self) {
         self.state.lock().producers -= 1;
         self.filled.notify_all();
@@ -158,11 +158,11 @@ fn fail_in<T>(state: &mut State<T>, error: EngineError) {
     state.failure.get_or_insert(error);
 }
 
-/// Starts a helper in `scope`. A process that may have no more threads must not die of it: the program that it serves
-/// would be lost, where a checkpoint that is refused costs nothing.
+/// Starts a helper thread in `scope`. Unlike `Scope::spawn` this does not panic if no thread can be made: the panic would
+/// lose the program that the process serves, while a refused checkpoint costs nothing.
 ///
 /// # Errors
-/// The system has no thread left; what work was for is done by the others, or not at all.
+/// The system has no thread left. The caller leaves the work to the other threads, or fails.
 pub(crate) fn help<'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() + Send + 'scope,
@@ -173,8 +173,8 @@ pub(crate) fn help<'scope>(
         .map_err(|error| EngineError::Internal(format!("cannot start a thread: {error}")))
 }
 
-/// A pause between two long calls of the driver. It does one at a time, and who has just had it gets it again before those
-/// who wait: the program's calls come in between only while nobody asks. Nothing tells whether there are some.
+/// A pause between two long driver calls. The driver does one call at a time, and the thread that has just called gets it
+/// again before threads that wait, so the program's calls get in only during a pause. Nothing tells whether any wait.
 pub(crate) fn breathe(time: Duration) {
     std::thread::sleep(time);
 }
@@ -186,7 +186,7 @@ pub(crate) fn helpers() -> usize {
         .clamp(1, 8)
 }
 
-/// Threads that hash while nothing else is to be done: all cores but one, 1 to 32.
+/// Threads that hash while the program stands still: all cores but one, 1 to 32.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism()
         .map_or(1, |cores| cores.get().saturating_sub(1))

@@ -1,6 +1,6 @@
-//! Where the multiprocessors lie on a device's chip: one of the driver's undocumented tables, of which a program's libraries
-//! ask once and which they then count on (`fermata-tables` describes it). Chips of one model differ. So the session
-//! remembers what the program was told, and a restore is refused where the device's own table is another.
+//! Where the multiprocessors lie on a device's chip: one of the driver's undocumented tables (see `fermata-tables`).
+//! A program's libraries read it once and rely on it, and chips of one model differ. So the session records what the
+//! program was told, and a restore is refused on a device whose table is another.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use fermata_state::{Places, Session};
 use crate::{EngineError, Live, Site};
 
 impl Site {
-    /// Where the multiprocessors of a context's device lie. The session remembers that its program was told, and tells
-    /// it the same from then on.
+    /// Where the multiprocessors of a context's device lie. The session records the answer, and gives the same one
+    /// from then on.
     ///
     /// # Errors
-    /// The context is unknown; `CUDA_ERROR_NOT_SUPPORTED` if the driver does not say.
+    /// The context is unknown; `CUDA_ERROR_NOT_SUPPORTED` if the driver has no such table.
     pub fn tell_places(&mut self, context: ContextId) -> Result<Places, DriverError> {
         let device = self.live.enter(context)?.device;
         if let Some(told) = self.session.places.get(&device) {
@@ -30,7 +30,7 @@ impl Site {
     }
 }
 
-/// The devices must have their multiprocessors where the program was told, unless the user has said otherwise.
+/// Checks that the devices have their multiprocessors where the program was told, unless the user has waived that.
 ///
 /// # Errors
 /// [`EngineError::Places`], which names the table and the device.
@@ -64,13 +64,13 @@ pub(crate) fn check(session: &Session, live: &mut Live) -> Result<(), EngineErro
     Ok(())
 }
 
-/// What the driver says of a device; none if it does not know.
+/// The driver's table for a device, if it has one.
 fn find(live: &mut Live, device: u32) -> Result<Option<Places>, DriverError> {
     let found = if live.contexts.values().any(|it| it.device == device) {
         live.enter_device(device)?;
         live.driver.places(device)
     } else {
-        // The program has given up its contexts there since.
+        // The program has destroyed its contexts there since.
         let context = live.driver.primary_context(device, 0)?;
         let found = (live.driver.set_current(context)).and_then(|()| live.driver.places(device));
         live.driver.release_primary(device)?;

@@ -1,4 +1,4 @@
-//! A session as bytes.
+//! Encodes a session's objects as the bytes of its `state` file.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A session where it runs: its objects as data, and the same objects in the driver.
+//! A session in the worker that runs it: its objects as data, and the same objects in the driver.
 
 use fermata_device::ContextHandle;
 use fermata_state::Session;
@@ -47,7 +47,7 @@ pub struct Summary {
     pub fetched: Vec<u64>,
     /// Bytes by device that are free, where that was asked for.
     pub free: Vec<Option<u64>>,
-    /// Operations that wait for their turn.
+    /// Parked operations.
     pub queued: u64,
     /// Bytes of shared host memory.
     pub host_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Summary {
     pub written_bytes: u64,
     /// Seconds spent.
     pub seconds: f64,
-    /// Why an image of it may be refused where it is restored.
+    /// Reasons for which a restore of an image of it may be refused.
     pub warnings: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ fn by_device(all: impl Iterator<Item = (u32, u64)>) -> Vec<u64> {
     sums
 }
 
-/// Where variables lie in the next driver only that driver knows, so this is a warning: the restore itself compares
+/// A warning for variables that another driver may place elsewhere; only the restore can compare
 /// ([decision 017](../../../docs/decisions/017-variables-stay-where-they-were.md)).
 fn unsettled(session: &Session) -> Option<String> {
     let variable = session.unsettled_variable()?;

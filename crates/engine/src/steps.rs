@@ -1,4 +1,4 @@
-//! What a load has spent its time on.
+//! The named steps of a load, each with its time and bytes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// None, beginning then.
+    /// No steps yet; times count from `begun`.
     pub fn since(begun: Instant) -> Self {
         Self {
             begun,
@@ -21,7 +21,7 @@ impl Steps {
         }
     }
 
-    /// Does `work`, a step.
+    /// Does `work`, and records it as a step.
     pub fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let from = Instant::now();
         let done = work();
@@ -29,19 +29,19 @@ impl Steps {
         done
     }
 
-    /// A step that has ended now.
+    /// Records a step that ends now.
     pub fn add(&mut self, name: &'static str, from: Instant, bytes: u64) {
         self.until(name, from, Some(&Instant::now()), bytes);
     }
 
-    /// A step that has ended then, if it has.
+    /// Records a step that has ended at `end`, if it has ended.
     pub fn until(&mut self, name: &'static str, from: Instant, end: Option<&Instant>, bytes: u64) {
         if let Some(end) = end {
             self.spent(name, from, end.saturating_duration_since(from), bytes);
         }
     }
 
-    /// A step that took so long, at once or in parts.
+    /// Records a step that took `time` in all, at once or in parts.
     pub fn spent(&mut self, name: &'static str, from: Instant, time: Duration, bytes: u64) {
         self.done.push(Step {
             name: name.to_owned(),
@@ -51,7 +51,7 @@ impl Steps {
         });
     }
 
-    /// Where bytes came from: the cache, or a disk.
+    /// Records where bytes came from: the cache, or a disk.
     pub fn sources(&mut self, taken: &[&Taken]) {
         let sum = |bytes: fn(&Taken) -> u64| -> u64 { taken.iter().map(|it| bytes(it)).sum() };
         for (name, bytes) in [

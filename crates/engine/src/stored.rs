@@ -1,5 +1,5 @@
-//! Module images in the store: a long image is a buffer of the chunk table, so that checkpoints of a session, and of all
-//! sessions with the same libraries, keep its bytes once.
+//! Module images in the store: a long image is saved as a buffer of the chunk table, so that all checkpoints of sessions
+//! with the same libraries share its chunks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ fn read_pieces(pieces: Vec<(ChunkId, &mut [u8])>, reader: &ChunkReader) -> Resul
     };
     std::thread::scope(|scope| {
         for _ in 1..cores().min(count) {
-            // This thread is enough.
+            // If no helper can be started, this thread does all.
             let _ = help(scope, work);
         }
         work();

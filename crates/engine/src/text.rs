@@ -1,4 +1,4 @@
-//! The PTX texts in a module image.
+//! Finds the PTX texts in a module image.
 
 use std::borrow::Cow;
 
@@ -48,8 +48,8 @@ fn string(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The text that code of architecture `sm` was made from (`None`: the driver cannot tell), and whether it
-/// is that one for certain: code for different architectures may differ in what it touches.
+/// The text from which code of architecture `sm` was made (`None`: the driver cannot tell), and whether that is certain:
+/// code for different architectures may differ in what it touches.
 pub(crate) fn text_of(image: &[u8], sm: Option<u32>) -> Option<(Text<'_>, bool)> {
     let mut texts = texts(image);
     let certain = |text: &Text<'_>| text.sm.is_none() || text.sm == sm;

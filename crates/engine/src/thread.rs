@@ -21,7 +21,7 @@ struct End {
     came: Condvar,
 }
 
-/// The end comes with this value's, also when the work panics.
+/// Signals the end when it is dropped, also when the work panics.
 struct Working(Arc<End>);
 
 impl Drop for Working {
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Thread<T> {
         true
     }
 
-    /// Waits for its end, however long that takes: what it has come to.
+    /// Waits for its end, however long that takes; returns the result of its work.
     ///
     /// # Errors
     /// It has panicked.

@@ -1,4 +1,4 @@
-//! The device variables of a session: asked of the driver by the names that its module images contain.
+//! Finds the device variables of a session: asks the driver for each name that the session's module images contain.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use fermata_abi::op::{Address, ContextId, ModuleId};
 
 use crate::{EngineError, Site};
 
-/// Finds all device variables of the session's modules and records them. A module is looked at once. From then on
-/// every image goes by its hash.
+/// Finds and records all device variables of the session's modules. Each module is looked at once. Afterwards every image
+/// is named by its hash.
 ///
 /// # Errors
 /// A module's context cannot be used; the examination of its image has failed or takes too long.

@@ -23,6 +23,7 @@ use rangemap::RangeMap;
 use crate::PAGE;
 use crate::error::{Error, Result};
 use crate::tracker::Copied;
+use crate::working_set;
 
 /// `PE_PRESENT` and `PE_LAZY`.
 const IN_FILE: u32 = 1 << 2;
@@ -156,7 +157,8 @@ pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<()> {
         let sources = [&File::open(&pages)?, &copied.file];
         layout.write_pages(sources, &File::create(&new)?)?;
         fs::write(&map, layout.encode(&head))?;
-        fs::rename(&new, &pages)
+        fs::rename(&new, &pages)?;
+        working_set::write(dir, pid, &copied.working_set)
     };
     write().map_err(bad(&pages))
 }
@@ -390,6 +392,7 @@ mod tests {
         let copied = Copied {
             file: file(&pages("zyxwvuts")),
             extents: vec![extent(17, 1, 2), extent(30, 4, 4), extent(49, 1, 0)],
+            working_set: vec![30 * PAGE..31 * PAGE, 17 * PAGE..18 * PAGE],
         };
         settle(dir.path(), 7, &copied).expect("settled");
         let (head, entries) = read_map(&dir.path().join("pagemap-7.img")).expect("read");
@@ -403,7 +406,8 @@ mod tests {
         let bytes = fs::read(dir.path().join("pages-3.img")).expect("read");
         assert!(bytes == pages("xABvutsCD"));
         let names = fs::read_dir(dir.path()).expect("listed").count();
-        assert_eq!(names, 3, "nothing else is left");
+        assert_eq!(names, 4, "nothing else is left");
+        assert_eq!(working_set::read(dir.path(), 7), copied.working_set);
     }
 
     #[test]
@@ -414,6 +418,7 @@ mod tests {
         let copied = |extents| Copied {
             file: file(&pages("z")),
             extents,
+            working_set: Vec::new(),
         };
         let outside = settle(dir.path(), 7, &copied(vec![extent(63, 2, 0)]));
         assert!(

@@ -30,6 +30,7 @@ mod smaps;
 mod sys;
 mod traced;
 mod tracker;
+mod working_set;
 
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;

@@ -17,6 +17,7 @@ use crate::overlay::Overlay;
 use crate::scan::{Pagemap, Pages};
 use crate::slots::Slots;
 use crate::sys;
+use crate::working_set::WorkingSet;
 
 /// How long a mapping must have been what it is before it is tracked.
 pub const SETTLED: Duration = Duration::from_millis(100);
@@ -51,6 +52,8 @@ pub struct Copied {
     pub file: File,
     /// What is where in it, by ascending address.
     pub extents: Vec<Extent>,
+    /// Pages that a restored program is likely to use first, in that order.
+    pub working_set: Vec<Range<u64>>,
 }
 
 /// A process whose private memory is being copied.
@@ -68,6 +71,9 @@ pub struct Tracker {
     unmarked: RangeSet<u64>,
     /// The mappings, and since when they are known.
     seen: HashMap<Mapping, Instant>,
+    working_set: WorkingSet,
+    /// What the last pass, in the stop, has found to be written.
+    last_written: Vec<Range<u64>>,
     buffer: Vec<u8>,
 }
 
@@ -88,6 +94,8 @@ impl Tracker {
             unsure: RangeSet::new(),
             unmarked: RangeSet::new(),
             seen: mappings.into_iter().map(|it| (it, now)).collect(),
+            working_set: WorkingSet::default(),
+            last_written: Vec::new(),
             buffer: Vec::new(),
         })
     }
@@ -118,6 +126,7 @@ impl Tracker {
         let memory = Memory::open(pid).map_err(kernel("open the memory"))?;
         let new = self.register(&mut pagemap);
         let new = new.map_err(kernel("read the mappings"))?;
+        self.working_set.begin_pass();
         let mut passed = Passed::default();
         for mapping in maps::read(pid).map_err(kernel("read the mappings"))? {
             if let Some(ranges) = self.pending(&mut pagemap, &mapping, &new) {
@@ -179,10 +188,11 @@ impl Tracker {
         }
         let extents = tracked
             .iter()
-            .flat_map(|(range, _)| self.slots.within(range));
-        Ok(extents
+            .flat_map(|(range, _)| self.slots.within(range))
             .map(|(range, offset)| Extent { range, offset })
-            .collect())
+            .collect();
+        self.last_written = tracked.into_iter().flat_map(|(_, it)| it).collect();
+        Ok(extents)
     }
 
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
@@ -199,9 +209,12 @@ impl Tracker {
             let flushed = overlay.flush(&mut self.slots);
             flushed.map_err(Error::copy("write", self.pid))?;
         }
+        self.working_set.begin_pass();
+        self.working_set.note(&self.last_written);
         Ok(Copied {
             file: self.slots.into_file(),
             extents,
+            working_set: self.working_set.hottest(),
         })
     }
 
@@ -317,6 +330,7 @@ impl Tracker {
         let mut ranges: Vec<Range<u64>> = written.into_iter().map(|it| it.range).collect();
         let doubtful = self.doubtful(range);
         ranges.retain(|it| !doubtful.iter().any(|all| contains(all, it)));
+        self.working_set.note(&ranges);
         for unsure in doubtful {
             let Ok(pages) = pagemap.private(&unsure, *kind) else {
                 self.unsure.insert(range.clone());

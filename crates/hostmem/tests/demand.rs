@@ -19,6 +19,8 @@ mod support;
 /// Where the program has its memory, and how many pages.
 const BASE: u64 = 0x2000_0000_0000;
 const PAGES: u64 = 4096;
+/// The first page of the working set, of 20.
+const FIRST: u64 = 3000;
 /// Pages from here on are wiped by `fork`.
 const WIPED: u64 = 4000;
 
@@ -40,6 +42,7 @@ const PROGRAM: &str = r#"
 #include <unistd.h>
 #define BASE ((char *)0x200000000000)
 #define PAGES 4096L
+#define FIRST 3000L
 #define WIPED 4000L
 #define PAGE 4096L
 static int server;
@@ -181,6 +184,15 @@ int main(int count, char **arguments) {
         waitpid(child, &status, 0);
         bad += (status != 0) + all(at, 0, PAGES);
     } else {
+        if (!strcmp(what, "first")) {
+            // It touches nothing until the first page of all is there.
+            unsigned char there = 0;
+            while (!(there & 1)) if (mincore(at, PAGE, &there)) fail("mincore");
+            for (long page = FIRST; page < FIRST + 20; page++) {
+                if (mincore(at + page * PAGE, PAGE, &there)) fail("mincore");
+                bad += !(there & 1);
+            }
+        }
         bad += all(at, 0, strcmp(what, "discarded") ? PAGES : 64);
         if (!strcmp(what, "discarded"))
             for (long page = 64; page < PAGES; page++) bad += page < 128 ? empty(at + page * PAGE) : wrong(at + page * PAGE, page);
@@ -242,6 +254,12 @@ fn image(dir: &Path, wiped: bool) {
         .flat_map(u64::to_le_bytes)
         .collect::<Vec<_>>();
     fs::write(dir.join("pages-3.img"), words).expect("written");
+    // Pages that are none of the image's, those that shall come first, some of them twice.
+    let set = [(PAGES + 9, 3), (FIRST, 20), (FIRST + 5, 40)];
+    let set = set.map(|(page, count)| [BASE + page * PAGE, count * PAGE]);
+    let set = set.as_flattened().iter().flat_map(|it| it.to_le_bytes());
+    let set: Vec<u8> = b"FERMWSET".iter().copied().chain(set).collect();
+    fs::write(dir.join("working-set-7.img"), set).expect("written");
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -283,6 +301,11 @@ fn runs(what: &str) {
 #[test]
 fn pages_of_a_mapping_that_was_split_come() {
     runs("split");
+}
+
+#[test]
+fn the_working_set_comes_before_other_pages() {
+    runs("first");
 }
 
 #[test]

@@ -6,8 +6,8 @@
 //!      │ waits                └── counts it
 //!      ◄──────────────────────────┘
 //! ```
-//! Both lie in shared memory. Nothing of this passes through the decode loop, which may itself be waiting in the
-//! driver, behind the callback.
+//! Number and count lie in shared memory. The decode loop takes no part: it may itself be waiting in the driver for
+//! the callback.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 /// How long a waiting thread sleeps before it looks whether the program is still there.
 const SLICE: Duration = Duration::from_millis(40);
 
-/// A program that can be asked.
+/// The attached program.
 struct Program {
     side: Arc<Side>,
     count: CallbackCount,
@@ -40,7 +40,7 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// A program is attached.
+    /// From now on callbacks go to this program.
     pub fn attach(&self, side: Arc<Side>, count: CallbackCount) {
         let mut state = self.state.lock();
         state.attachment += 1;
@@ -56,7 +56,7 @@ impl Callbacks {
         self.state.lock().program = None;
     }
 
-    /// Has the program run callback `id`, and returns when it has, or when it is gone.
+    /// Has the program run callback `id`; returns when the program has run it, or is gone.
     pub fn call(&self, id: u64) {
         let Some((number, attachment, count)) = self.ask(id) else {
             return;
@@ -83,7 +83,7 @@ impl Callbacks {
                 }
                 (number, attachment, count)
             };
-            // All places are taken until the callback so many before it has run.
+            // The program has `CALL_PLACES` places: this callback's is free once the callback that many before it has run.
             if !count.has_run(number.wrapping_sub(CALL_PLACES), SLICE)
                 && !self.is_there(attachment, &count)
             {
@@ -92,7 +92,7 @@ impl Callbacks {
         }
     }
 
-    /// Whether the program of this attachment still is.
+    /// Whether the program of this attachment is still there.
     fn is_there(&self, attachment: u64, count: &CallbackCount) -> bool {
         let state = self.state.lock();
         let lives = |program: &Program| count.program_lives(&*program.side);

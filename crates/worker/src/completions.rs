@@ -1,7 +1,7 @@
 //! Answers that wait for the device.
 //!
 //! ```text
-//!  operation ─► events recorded in the streams it waits for ─► polled ─► what is to be done then ─► answer
+//!  operation ─► events recorded in the streams it waits for ─► polled ─► follow-up ([`Then`]) ─► answer
 //! ```
 //! The decode loop goes on meanwhile: nothing here blocks.
 
@@ -17,7 +17,7 @@ use crate::scratch::DONE_AT;
 use crate::server::Server;
 use crate::waiting::{Mark, Orphans, Then, Waiting};
 
-/// Where the device tells of its end, the driver is asked only now and then, for failures.
+/// Where the device writes a word at the end of its work, the driver is asked only once in so many looks, for failures.
 const BETWEEN_QUERIES: u32 = 64;
 
 enum Check {
@@ -49,7 +49,7 @@ impl Server {
                     count,
                     event: Some(event),
                 }),
-                // Its error is told by what waits.
+                // The operation that waits reports this error.
                 Err(error) if self.is_over(stream.context, &error) => drop(error),
                 Err(error) => {
                     marks.into_iter().for_each(|mark| self.unmark(mark));
@@ -60,8 +60,7 @@ impl Server {
         Ok(marks)
     }
 
-    /// Whether an error of a context's work means that nothing of it runs any more: it is dead, which is remembered,
-    /// or gone.
+    /// Whether this error means that no work of the context runs any more: the context is dead (recorded here), or gone.
     fn is_over(&mut self, context: ContextId, error: &DriverError) -> bool {
         if !self.site.live.contexts.contains_key(&context) {
             return true;
@@ -85,7 +84,7 @@ impl Server {
 
     fn unmark(&mut self, mark: Mark) {
         match mark.event {
-            // Events of a context that is gone went with it, and its handle may be another's.
+            // The events of a destroyed context went with it, and this handle may belong to a new event.
             Some(_) if !self.site.live.contexts.contains_key(&mark.stream.context) => {}
             Some(event) => self.events.put(mark.stream.context, event),
             None => self.light -= 1,
@@ -103,8 +102,8 @@ impl Server {
         Ok(event)
     }
 
-    /// Work is about to be issued to `stream`, or it is about to go: marks that ask the stream get their
-    /// events first. The default stream's do so for every stream of the context, for it waits for all.
+    /// To be called before work is issued to `stream`, or the stream is destroyed: records the event of each mark that
+    /// has none yet. Marks of the context's default stream get theirs too, because that stream waits for every other.
     pub(crate) fn firm_up(&mut self, stream: StreamRef) -> Result<(), DriverError> {
         if self.light == 0 {
             return Ok(());
@@ -127,7 +126,7 @@ impl Server {
         Ok(())
     }
 
-    /// Looks at every wait once; whether any is over.
+    /// Polls every wait once; true if any is over.
     pub(crate) fn poll(&mut self) -> bool {
         let mut progress = false;
         let mut index = 0;
@@ -179,7 +178,7 @@ impl Server {
                     self.unmark(mark);
                 }
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
-                // Work of other contexts goes on, and is waited for: what comes then may take its memory away.
+                // Work of other contexts goes on and is waited for, because the follow-up may free memory that it uses.
                 Err(error) if self.is_over(mark.stream.context, &error) => {
                     self.waiting[index].marks.pop();
                     self.unmark(mark);
@@ -339,7 +338,7 @@ impl Server {
             && let Some(index) = self.retired.iter().position(|it| *it == event)
         {
             self.retired.swap_remove(index);
-            // It has no name any more; a failure would concern nobody.
+            // The program has no handle of the event any more, so a failure is not reported.
             let _ = self.site.live.driver.destroy_event(event);
         }
     }
@@ -347,12 +346,12 @@ impl Server {
     /// Has the driver write what the kernels of a dead context have printed, and which assertion has failed.
     pub(crate) fn last_words(&mut self, context: ContextId) {
         if self.site.live.enter(context).is_ok() {
-            // It fails with the fault, which is known; nothing runs that it could wait for.
+            // It fails with the fault, which is recorded already. No work runs that it could block on.
             let _ = self.site.live.driver.synchronize_context();
         }
     }
 
-    /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
+    /// The driver prints device `printf` when it synchronises; so this synchronises, once everything is idle anyway.
     fn flush_output(&mut self, context: Option<ContextId>) {
         let Some(context) = context.filter(|context| self.printing.contains(context)) else {
             return;

@@ -1,7 +1,7 @@
-//! Errors of operations: how each becomes a `CUresult`, and those that wait for the next answer.
+//! Errors of operations: how each becomes a `CUresult`, and which are reported with a later answer.
 //!
-//! An operation without an answer fails silently at first; its context remembers the error until a
-//! synchronising operation is answered. An error that kills the context is remembered for ever.
+//! An operation without an answer cannot report its error. The error is kept for its context until a synchronising
+//! operation is answered. An error that kills the context is kept for ever.
 
 use std::collections::BTreeMap;
 
@@ -73,25 +73,24 @@ impl From<postcard::Error> for OpError {
     }
 }
 
-/// Errors not told yet, by context.
+/// Errors that have not been reported to the program yet, by context.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     waiting: HandleMap<ContextId, OpError>,
     fatal: HandleMap<ContextId, OpError>,
-    /// What has killed contexts that are gone, by device: a driver makes no more of them in this process.
+    /// The fatal errors of destroyed contexts, by device: the driver makes no new context on it in this process.
     spent: BTreeMap<u32, OpError>,
 }
 
 impl Faults {
-    /// An unanswered operation has failed. Whether that has killed the context, only now.
+    /// Records the error of an operation without an answer. True if this error has just killed the context.
     pub fn defer(&mut self, context: ContextId, error: OpError) -> bool {
         let new = self.observe(context, &error);
         self.waiting.entry(context).or_insert(error);
         new
     }
 
-    /// Any operation has failed; only what kills the context is remembered.
-    /// Whether it has done so only now.
+    /// Records an error if it kills the context. True if this error has just killed it.
     pub fn observe(&mut self, context: ContextId, error: &OpError) -> bool {
         let new = ends_context(error.code) && !self.fatal.contains_key(&context);
         if new {
@@ -105,12 +104,12 @@ impl Faults {
         self.fatal.get(&context)
     }
 
-    /// Any error that has killed a context, be it gone or not.
+    /// Any error that has killed a context, existing or destroyed.
     pub fn any_fatal(&self) -> Option<&OpError> {
         self.fatal.values().chain(self.spent.values()).next()
     }
 
-    /// The error that has killed a context of this device that is gone.
+    /// The error that killed a context of this device which has been destroyed since.
     pub fn spent(&self, device: u32) -> Option<&OpError> {
         self.spent.get(&device)
     }
@@ -126,7 +125,7 @@ impl Faults {
             .or_else(|| self.waiting.remove(&context))
     }
 
-    /// What a program that is restored must still be told. A context that is dead is never restored.
+    /// Errors that the program must still be told after a restore. A dead context is never restored.
     pub fn deferred(&self) -> Vec<Deferred> {
         let mut deferred: Vec<Deferred> = self
             .waiting
@@ -141,7 +140,7 @@ impl Faults {
         deferred
     }
 
-    /// As [`Faults::deferred`] has told them.
+    /// The inverse of [`Faults::deferred`].
     pub fn restored(deferred: &[Deferred]) -> Self {
         let mut faults = Self::default();
         for Deferred {
@@ -217,8 +216,8 @@ pub(crate) fn stream_changed(op: &Op<'_>, session: &Session) -> Option<StreamRef
     }
 }
 
-/// Whether the answer to an operation reports errors that wait. Operations that make something do not: the
-/// program would not know that it was made.
+/// Whether the answer to an operation reports errors of earlier operations. Operations that create something do not:
+/// the program would not learn that the object exists.
 pub(crate) fn reports(op: &Op<'_>) -> bool {
     matches!(
         op,

@@ -1,4 +1,4 @@
-//! Failures as the daemon hears them.
+//! Turns the worker's and the engine's errors into the [`Failure`] messages that the daemon gets.
 
 use fermata_control::worker::{Failure, FailureKind};
 use fermata_engine::{EngineError, ErrorKind};
@@ -12,7 +12,7 @@ pub(crate) fn failure(kind: FailureKind, message: impl Into<String>, hint: &str)
     }
 }
 
-/// What the engine says, for the daemon.
+/// The failure that stands for an error of the engine.
 pub(crate) fn from_engine(error: &EngineError) -> Failure {
     let (kind, hint) = match error.kind() {
         _ if matches!(error, EngineError::Moved(_)) => (

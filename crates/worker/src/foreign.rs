@@ -1,8 +1,8 @@
-//! A worker's executable as the process that checkpoints foreign programs, by the driver's own interface; it serves no
-//! program itself, and makes no context.
+//! Checkpoints foreign programs through the driver's own interface: the worker's executable as a helper process that
+//! serves no program and makes no context.
 //!
-//! It is a process of its own because a driver's call may take as long as it likes, and because it outlives the daemon: what
-//! it has locked it brings back when the daemon ends in the middle.
+//! It is a process of its own because a driver's call has no deadline, and because it must outlive the daemon: when the
+//! daemon ends in the middle, the helper unlocks the programs that it has locked.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ use fermata_device::{Driver, DriverError, ProcessStand, UuidPair};
 
 use crate::output;
 
-/// How long the daemon may be silent; then it is listened to again.
+/// The longest single wait for a request; the wait is then repeated.
 const IDLE: Duration = Duration::from_secs(3600);
 /// How long CRIU may hold a process after the daemon's end: until it has dumped everything.
 const TRACED: Duration = Duration::from_secs(3600);
-/// How often it is looked whether it still does.
+/// How often the helper checks whether CRIU still does.
 const TURN: Duration = Duration::from_millis(50);
 
 /// The helper's end of the conversation.
 type Link = Connection<ToHelper, FromHelper>;
 
-/// What a helper is to use.
+/// Which libraries a helper loads.
 pub struct Foreign {
     driver: PathBuf,
     nvml: Option<PathBuf>,
@@ -50,14 +50,14 @@ struct Helper<'f> {
 }
 
 impl Foreign {
-    /// Does what the daemon asks for until it has gone, and lets go of what is left.
+    /// Answers the daemon's requests until it has gone, then releases the processes that are still locked.
     pub fn serve(&self, daemon: &Link) {
         let driver = match Driver::load(&self.driver) {
             Ok(driver) => driver,
             Err(error) => {
                 let why = with_causes(&error);
                 output::tell(&why);
-                // The daemon asks, or has gone.
+                // An error means that the daemon has gone.
                 let _ = daemon.recv(IDLE);
                 let _ = daemon.send(&FromHelper::NoDriver(why), &[]);
                 return;
@@ -134,11 +134,11 @@ impl Helper<'_> {
 
     fn lock(&mut self, pids: &[u32], limit: Duration) -> Result<(), Refusal> {
         for pid in pids {
-            // Noted before: a daemon that ends now does not get the answer.
+            // Recorded before the answer: if the daemon ends now, `release` still finds the process.
             self.held.push(*pid);
             if let Err(error) = self.driver.lock_process(*pid, limit) {
                 self.held.pop();
-                // What the others say of it is of less use than the first reason.
+                // The first reason is of more use than a failure of the way back.
                 let _ = self.bring_back(&self.held.clone(), &[]);
                 return Err(refusal(*pid, DriverStep::Lock, &error));
             }
@@ -184,7 +184,7 @@ impl Helper<'_> {
         done
     }
 
-    /// The daemon has gone: what it has had locked goes on, once CRIU has let go of it.
+    /// The daemon has gone: releases the processes that are still locked, once CRIU has let go of them.
     fn release(&mut self) {
         if self.held.is_empty() {
             return;
@@ -216,7 +216,7 @@ fn at_once(pids: &[u32], one: impl Fn(u32) -> Result<(), Refusal> + Sync) -> Res
         };
         let threads: Vec<_> = pids.iter().map(begin).collect();
         let end = |(pid, thread): (u32, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
-            // Without a thread here; one that has panicked has said so.
+            // If no thread can be started, the work is done here. A thread that panicked has logged it.
             thread.map_or_else(|_| one(pid), |it| it.join().unwrap_or(Ok(())))
         };
         threads.into_iter().map(end).collect()

@@ -12,21 +12,21 @@ use crate::errors::OpError;
 use crate::server::{Ended, Requests, Server};
 use crate::threads::pause_beside_device;
 
-/// Gates have deadlines of their own; one that holds an operation longer than this, while nothing comes, is broken.
+/// Gates have deadlines of their own. One that holds an operation this long without progress counts as broken.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two questions to the gate.
 const TURN: Duration = Duration::from_micros(20);
 /// Between two looks at whether the program still waits.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long nothing has come that an operation may be waiting for.
+/// How long the gate has made no progress.
 #[derive(Default)]
 struct Standstill {
     since: Option<(Instant, u64)>,
 }
 
 impl Standstill {
-    /// Whether that is too long, the gate's progress being this now.
+    /// Whether the standstill has lasted too long; `progress` is the gate's counter.
     fn is_over(&mut self, now: Instant, progress: u64) -> bool {
         match self.since {
             Some((since, known)) if known == progress => now.duration_since(since) >= PATIENCE,
@@ -62,7 +62,7 @@ impl Server {
             }
             if Instant::now() >= look {
                 look = Instant::now() + LOOK;
-                // Nobody waits for this operation any more, nor for those behind it.
+                // The program is dead: neither this operation nor any behind it has to be done.
                 self.gone |= self.presence.has_died();
             }
             if self.gone {
@@ -78,8 +78,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether this answer, and all after it, must not reach the program: what has gone wrong is the gate's
-    /// doing, and the session will be rolled back.
+    /// Whether this answer, and all after it, must not reach the program: the gate has caused the error, and the session
+    /// will be rolled back.
     pub(crate) fn is_condemned(
         &mut self,
         context: Option<ContextId>,
@@ -99,7 +99,7 @@ impl Server {
         };
         let by_gate = |gate: &mut Box<dyn Gate>| gate.condemns(&reason);
         self.condemned = self.gate.as_mut().is_some_and(by_gate);
-        // What a driver says of a write to memory that is mapped for reading.
+        // The driver's errors for a write to memory that is mapped for reading.
         if let (cu::CUDA_ERROR_ILLEGAL_ADDRESS | cu::CUDA_ERROR_LAUNCH_FAILED, Some(guard)) =
             (code, &mut self.guard)
         {
@@ -108,8 +108,8 @@ impl Server {
         self.condemned
     }
 
-    /// Keeps the program waiting until the daemon has ended it, or this process. If it does not, the
-    /// program is let go: its calls then fail.
+    /// Keeps the program waiting until the daemon has ended it, or this process. If the daemon does neither, the program's
+    /// calls fail.
     pub(crate) fn await_rollback(&mut self, consumer: &mut Consumer, requests: &Requests) -> Ended {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until && !requests.stop.load(Ordering::Acquire) {
@@ -132,7 +132,7 @@ impl Server {
             gate.close(&mut self.site);
         }
         for address in std::mem::take(&mut self.limbo) {
-            // The program has had its answer. Memory that cannot be freed goes with the process.
+            // The program has had its answer already. Memory that cannot be freed now goes with the process.
             let _ = self.release(address);
         }
     }

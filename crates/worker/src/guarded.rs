@@ -1,4 +1,4 @@
-//! Serving a session that has device memory in common with others: what an operation may write is made the session's own first.
+//! Serving a session that has common memory: before an operation may write such a block, the session gets its own copy.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,20 @@ use crate::failure::full_text;
 use crate::server::Server;
 use crate::threads::pause_beside_device;
 
-/// How long the device may take to come to its end: work may wait for an operation that is not there yet.
+/// How long to wait until the device is idle: its work may wait for an operation that has not been issued yet.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a checkpoint may read what is to be the session's own.
+/// How long a checkpoint may go on reading a block that is to become the session's own.
 const READING: Duration = Duration::from_millis(200);
-/// How long memory that is short is waited for: a driver takes seconds to give back that of a process that has ended.
+/// How long to wait for free device memory: a driver takes seconds to release that of a process that has ended.
 const ROOM_TIME: Duration = Duration::from_secs(5);
 /// Between two looks.
 const TURN: Duration = Duration::from_micros(20);
 const ROOM_TURN: Duration = Duration::from_millis(5);
-/// How long what an ended program has queued is waited for.
+/// How long to wait for the queued work of a program that has ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Sees to it that `op` writes to no memory that other sessions have, too.
+    /// Before `op` is issued: makes every block of common memory that it may write the session's own.
     pub(crate) fn pass_guard(&mut self, op: &Op<'_>) -> Result<(), OpError> {
         let begun = self.clock();
         let Some(guard) = &mut self.guard else {
@@ -36,7 +36,7 @@ impl Server {
         self.make_own(&needed)
     }
 
-    /// The same before the driver is given `graph`.
+    /// [`Server::pass_guard`] for a graph that the driver is about to get.
     pub(crate) fn pass_guard_with(&mut self, graph: &Graph) -> Result<(), OpError> {
         let Some(guard) = &mut self.guard else {
             return Ok(());
@@ -45,14 +45,14 @@ impl Server {
         self.make_own(&needed)
     }
 
-    /// Looks what kernels have left as it was, if it is time for that and the device has nothing to do.
+    /// Checks which blocks kernels have left unchanged, if that is due and the device is idle.
     pub(crate) fn look_if_due(&mut self) {
         if self.guard.as_ref().is_some_and(|it| it.is_due()) {
             self.look();
         }
     }
 
-    /// The same at the session's end: its device may still be at work for a moment.
+    /// The same check at the session's end, where the device may need a moment to become idle.
     pub(crate) fn look_last(&mut self) {
         let until = Instant::now() + LAST_WORK;
         while self.guard.is_some() && !self.condemned && !self.look() && Instant::now() < until {
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    /// False if the device is at work.
+    /// Does the check; false if the device is busy.
     fn look(&mut self) -> bool {
         let begun = self.clock();
         let Some(guard) = &mut self.guard else {
@@ -74,7 +74,7 @@ impl Server {
             }
             self.count("common memory, looked at", begun);
         }
-        // One that has failed is not waited for.
+        // A device that has failed is not waited for.
         !matches!(idle, Ok(false))
     }
 
@@ -139,7 +139,7 @@ impl Server {
             };
             let error = told(&error);
             if error.code != cu::CUDA_ERROR_OUT_OF_MEMORY {
-                // Where it was there may be nothing now.
+                // The block's address may have no memory now.
                 return match ends_context(error.code) {
                     true => Err(error),
                     false => Err(self.condemn(&error.text)),
@@ -153,7 +153,7 @@ impl Server {
         }
     }
 
-    /// The session cannot go on, and starts again from its image.
+    /// Marks the session to be started again from its image, because it cannot go on.
     fn condemn(&mut self, why: &str) -> OpError {
         if let Some(guard) = &self.guard {
             guard.give_up(why);

@@ -1,15 +1,15 @@
-//! Holding the streams for a stop that is coming: the device ends what it has, the program runs on meanwhile.
+//! Holds the streams before a stop: the device finishes the work that it has, while the program runs on.
 //!
 //! ```text
 //!            All                  what the device has is done        Closing            Drain
 //!   Off ───────────► all held ───────────────────────────────► ring taken whole ───────────► detached
 //!    ▲  ▲              │  ▲
-//!    │  └── Off ───────┘  │ that is done
-//!    └─────── Off ── Some: what takes long is waited for, the other streams go on
-//!                    Step: likewise, but each of them only up to what may wait for others
+//!    │  └── Off ───────┘  │ that work is done
+//!    └─────── Off ── Some: streams with long work stay held until it is done, the others go on
+//!                    Step: the same, but each other stream only up to work that may wait for other ranks
 //! ```
-//! A collective ends when every rank has entered it. Ranks that go on freely are in the next one by then, and wait for the rank
-//! that is held; ranks that go on by steps come to stand behind the same collective.
+//! A collective ends when every rank has entered it. With `Some`, ranks that are not held may have entered the next
+//! collective by then, where they wait for the rank that is held. With `Step`, all ranks stop behind the same collective.
 
 use fermata_abi::op::{ExecId, FunctionId, StreamRef};
 use fermata_control::worker::{Holding, Meeting, StreamWork};
@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::waiting::{Orphans, Then, Waiting};
 
 impl Server {
-    /// Holds streams as asked; how the device stands.
+    /// Holds streams as asked; returns whether the device is idle, and what each busy stream is executing.
     pub(crate) fn hold(&mut self, asked: fermata_control::worker::Hold) -> Holding {
         use fermata_control::worker::Hold as Asked;
         match asked {
@@ -28,7 +28,7 @@ impl Server {
             Asked::All if self.hold != Hold::All => {
                 self.hold = Hold::All;
                 self.holds += 1;
-                // The program may have changed them.
+                // The program may have changed its graphs.
                 self.collectives.clear();
                 self.watch_device();
             }
@@ -51,9 +51,9 @@ impl Server {
         Holding { idle, busy }
     }
 
-    /// Has the end of what the device has now noted down.
+    /// Marks the end of the work that the device has now.
     fn watch_device(&mut self) {
-        // A context that is dead has nothing that could be waited for.
+        // A dead context has no work to wait for.
         let marks = self.mark_all().unwrap_or_default();
         self.waiting.push(Waiting {
             ticket: None,
@@ -68,7 +68,7 @@ impl Server {
         });
     }
 
-    /// Holds a stream that has been given what may wait for others.
+    /// Holds a stream that has been given work which may wait for other ranks.
     pub(crate) fn note_meeting(&mut self, stream: StreamRef) {
         let Hold::Step(_, to) = &self.hold else {
             return;
@@ -99,13 +99,13 @@ impl Server {
         }
     }
 
-    /// Whether a kernel is a collective's: NCCL's, whose names are those of C or C++.
+    /// Whether a kernel belongs to a collective: one of NCCL's, by its C or C++ name.
     fn is_collective(&self, handle: FunctionId) -> bool {
         let known = self.site.session.functions.get(handle);
         known.is_ok_and(|it| it.name.contains("nccl"))
     }
 
-    /// Whether an executable graph holds such a kernel. A graph that is not known may.
+    /// Whether an executable graph contains such a kernel. An unknown graph counts as one that does.
     fn holds_collective(&self, handle: ExecId) -> bool {
         let Ok(known) = self.site.session.executables.get(handle) else {
             return true;
@@ -116,7 +116,7 @@ impl Server {
         holds
     }
 
-    /// Records how far each stream is: without that, the end of its last few pieces is not seen.
+    /// Records an event in each stream, so that the end of its last few pieces of work is seen.
     fn pace_all(&mut self) {
         for stream in self.queues.busy_streams(None) {
             if self.queues.is_open(stream) {
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// What each stream is at, as the driver says now.
+    /// What each stream is executing, as the driver reports it now.
     fn busy(&mut self) -> Vec<StreamWork> {
         self.look_at_paces();
         let streams = self.queues.busy_streams(None);

@@ -1,7 +1,7 @@
 //! The worker's end of its conversation with the keeper of common device memory, [`fermata_control::common`].
 //!
-//! A thread takes what the keeper says: memory and claims go to the restore, the answer to a question to the thread that waits
-//! for it. The conversation ends when the session has nothing in common any more, or with the process.
+//! A thread receives the keeper's messages: memory and claims go to the restore, an answer goes to the thread that waits
+//! for it. The conversation ends when the session has no common memory any more, or with the process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// How long the keeper may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// How long it is listened to at a time.
+/// The longest single wait for a message; the wait is then repeated.
 const LISTEN: Duration = Duration::from_secs(3600);
 
 type Tell = Box<dyn Fn(Told) + Send + Sync>;
@@ -26,7 +26,7 @@ pub(crate) struct Client {
 
 struct Line {
     connection: Connection<FromKeeper, ToKeeper>,
-    /// One sends at a time.
+    /// Held while sending, so that messages do not mix.
     sending: Mutex<()>,
     tell: Mutex<Option<Tell>>,
     answer: Mutex<Answer>,
@@ -36,12 +36,12 @@ struct Line {
 #[derive(Default)]
 struct Answer {
     alone: Option<Vec<bool>>,
-    /// Nothing is answered any more.
+    /// No more answers will come.
     gone: bool,
 }
 
 impl Client {
-    /// Of the keeper at the other end of `socket`.
+    /// A client of the keeper at the other end of `socket`.
     pub fn new(socket: OwnedFd) -> Self {
         let line = Line {
             connection: Connection::new(socket, "daemon"),
@@ -58,7 +58,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Whoever holds this has nothing mapped any more. A keeper that is not told waits for the end of the process.
+        // The owner has nothing mapped any more. If the message is lost, the keeper waits until the process ends.
         self.line.send(&ToKeeper::Bye, None);
         self.line.connection.shutdown();
     }
@@ -91,7 +91,7 @@ impl Keeper for Client {
     }
 
     fn withdraw(&self, keys: &[CommonKey]) -> Vec<bool> {
-        // What the keeper does not say is not so.
+        // Without an answer the session counts as not alone with any block.
         let nobody = vec![false; keys.len()];
         let keys = keys.iter().map(CommonKey::to_string).collect();
         self.line.answer.lock().alone = None;
@@ -102,7 +102,7 @@ impl Keeper for Client {
             let waited = self.line.answered.wait_until(&mut answer, until);
             if waited.timed_out() {
                 drop(answer);
-                // A late answer must not be taken for that to the next question.
+                // If this answer still came, it would be taken for the answer to the next question.
                 self.line.end();
                 return nobody;
             }
@@ -156,7 +156,7 @@ impl Line {
         }
         self.end();
         self.tell(Told::Gone);
-        // It may hold what the keeper is asked with.
+        // The callback may own a reference to this client.
         drop(self.tell.lock().take());
     }
 

@@ -1,8 +1,8 @@
-//! The same address layout in every worker.
+//! Gives every worker the same address layout.
 //!
-//! A driver places device variables where the kernel gives it room. With a randomised layout that is
-//! somewhere else in each process, and a program that knows a variable's address could not be restored.
-//! And what is mapped before a module is loaded must be the same, whether a program loads it or a restore.
+//! The driver places device variables at addresses that the kernel chooses. With a randomised layout they differ in each
+//! process, and a program that knows a variable's address could not be restored. For the same reason, the mappings that
+//! exist when a module is loaded must be the same in a restore as they were for the program.
 
 use std::ffi::c_void;
 use std::io::Error;
@@ -12,11 +12,11 @@ use std::process::Command;
 use fermata_wire::{Config, WireError, create};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Asks for what the process has, and changes nothing.
+/// The argument of personality(2) that only asks for the current value.
 const ASK: libc::c_ulong = 0xffff_ffff;
 
-/// Starts this program again without address randomisation, unless it runs so already. Returns if it does,
-/// or if the system does not allow it: then only variables whose address happens to be the same come back.
+/// Executes this program again without address randomisation. Returns if it runs without already, or if the system does
+/// not allow it: then a restore succeeds only if variables happen to get the same addresses.
 pub fn fix() {
     // SAFETY: personality takes a number and changes how the next exec lays out this process.
     let (now, granted) = unsafe {
@@ -34,12 +34,12 @@ pub fn fix() {
         return;
     };
     let failed: Error = Command::new(path).args(std::env::args_os().skip(1)).exec();
-    // SAFETY: as above; whatever could not be started anew goes on as it was.
+    // SAFETY: as above. The exec has failed, so this restores the old value for the process that goes on.
     unsafe { libc::personality(now as libc::c_ulong) };
     drop(failed);
 }
 
-/// The addresses a program's ring will take: kept while a session is loaded, as they were taken when the
+/// Reserves the addresses that a program's ring will take while a session is loaded, because they were taken when the
 /// program loaded its modules.
 pub(crate) struct RingPlace {
     start: *mut c_void,
@@ -75,7 +75,8 @@ impl RingPlace {
 
 impl Drop for RingPlace {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own, and nobody refers to it.
+        // SAFETY: `take` has made this mapping with exactly this length, only this object unmaps it, and no reference into
+        // it exists, because it has no access.
         let _ = unsafe { munmap(self.start, self.bytes) };
     }
 }

@@ -1,12 +1,12 @@
-//! The process that owns a program's GPU contexts: it serves the program's ring and hosts the engine.
+//! The worker: the process that owns a program's GPU contexts, serves the program's ring and hosts the engine.
 //!
 //! ```text
 //!  daemon ── control ──► conversation ── Attach / Detach ──► serve (one thread)
 //!                            │                                 ├ decode ─► dispatch ─► driver
 //!                            └ Save, Load ─► engine            └ completions ─► answers
 //! ```
-//! One worker serves one program, and never a second one after a fault. As a `monitor` the same executable serves none,
-//! and tells of the machine's GPUs; as `foreign` it checkpoints programs that Fermata has not started.
+//! A worker serves one program, and never a second one after a fault. The same executable has two modes that serve no
+//! program: `monitor` describes the machine's GPUs, `foreign` checkpoints programs that Fermata has not started.
 
 mod callbacks;
 mod completions;

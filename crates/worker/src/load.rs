@@ -56,7 +56,7 @@ impl Load {
         self.thread.ends_within(limit)
     }
 
-    /// What was loaded, and what came of it. Waits for the driver.
+    /// The image that was loaded, and the driver's result. Waits for the driver.
     pub fn end(self) -> ((ImageId, ImageBytes), Loaded) {
         let lost = |_| Err(OpError::invalid("the thread that loads has panicked"));
         (self.image, self.thread.join().unwrap_or_else(lost))

@@ -1,12 +1,13 @@
-//! The order of what is parked: a line for each stream, and those without one aside.
+//! The order of parked operations: a queue for each stream, and a list (`aside`) for operations without a stream.
 //!
 //! ```text
-//!   stream A   first ─ next ─ next ...      only the first of a line is looked at; it is ready when nothing
-//!   stream B   first ─ next ...             is parked any more that it stays behind
+//!   stream A   first ─ next ─ next ...      only the first of a queue is looked at; it is ready when
+//!   stream B   first ─ next ...             every operation that it depends on has left
 //!   aside      each by itself
 //! ```
-//! What an operation stays behind is found once, when it is parked: of each line, event, function and graph the last
-//! that concerns it, because that one stays behind those before it. So an operation costs the same however many wait.
+//! The dependencies of an operation are found once, when it is parked: of each stream, event, function and graph that
+//! it touches, the last operation that touches it too, which depends on those before it. So parking an operation costs
+//! the same however many are parked.
 
 use std::collections::VecDeque;
 
@@ -26,25 +27,25 @@ struct Entry<T> {
     what: T,
 }
 
-/// Who has used a function or an executable graph, and who has changed it, last.
+/// The last operations that have used or changed a function or an executable graph.
 #[derive(Default)]
 struct Users {
     changed: Option<Number>,
-    /// By each stream, since then.
+    /// The last use by each stream since the change.
     used: HandleMap<StreamRef, Number>,
 }
 
-/// What is parked, `T` being what is kept of an operation.
+/// The parked operations; `T` is what is stored of each.
 pub(crate) struct Lot<T> {
     lines: HandleMap<StreamRef, VecDeque<Entry<T>>>,
     aside: VecDeque<Entry<T>>,
     /// Whether each number from `first` on is still parked.
     parked: VecDeque<bool>,
     first: Number,
-    /// The last that touched an event.
+    /// The last operation that touched each event.
     events: HandleMap<EventId, Number>,
     users: HandleMap<Launched, Users>,
-    /// How many free memory.
+    /// How many of the parked operations free memory.
     frees: u64,
     bytes: usize,
 }
@@ -76,12 +77,12 @@ impl<T> Lot<T> {
         self.bytes
     }
 
-    /// Whether memory will be free when what is parked has gone.
+    /// Whether a parked operation frees memory.
     pub fn frees(&self) -> bool {
         self.frees > 0
     }
 
-    /// Whether an operation has to stay behind one that is parked.
+    /// Whether an operation depends on a parked one.
     pub fn holds(&self, touches: &Touches) -> bool {
         if self.is_empty() {
             return false;
@@ -111,7 +112,7 @@ impl<T> Lot<T> {
         }
     }
 
-    /// How many are without a stream.
+    /// How many operations without a stream are parked.
     pub fn aside(&self) -> usize {
         self.aside.len()
     }
@@ -126,26 +127,26 @@ impl<T> Lot<T> {
         streams.into_iter().map(|(_, stream)| stream).collect()
     }
 
-    /// What the first of a stream touches; `None` if there is none, or it has to stay behind another.
+    /// What the first operation of a stream touches; `None` if there is none, or it depends on a parked one.
     pub fn first_ready(&self, stream: StreamRef) -> Option<Touches> {
         let entry = self.lines.get(&stream)?.front()?;
         self.is_ready(entry).then_some(entry.touches)
     }
 
-    /// Takes the first of a stream out.
+    /// Removes the first operation of a stream.
     pub fn take_first(&mut self, stream: StreamRef) -> Option<T> {
         let entry = self.lines.get_mut(&stream)?.pop_front()?;
         Some(self.taken(entry))
     }
 
-    /// Takes one without a stream out that has to stay behind nothing any more.
+    /// Removes an operation without a stream that depends on no parked one.
     pub fn take_aside(&mut self) -> Option<T> {
         let at = self.aside.iter().position(|entry| self.is_ready(entry))?;
         let entry = self.aside.remove(at)?;
         Some(self.taken(entry))
     }
 
-    /// Takes everything out, in order.
+    /// Removes all operations, in order.
     pub fn take_all(&mut self) -> Vec<T> {
         let lot = std::mem::take(self);
         let mut all: Vec<_> = lot.aside.into();
@@ -175,7 +176,7 @@ impl<T> Lot<T> {
             self.first += 1;
         }
         if self.is_empty() {
-            // Numbers go on, so that none of these could be taken for a later one.
+            // `first` is not reset, so that an old number never names a later operation.
             self.events.clear();
             self.users.clear();
             self.lines.clear();
@@ -183,7 +184,7 @@ impl<T> Lot<T> {
         entry.what
     }
 
-    /// Those that an operation has to stay behind, other than those of its own stream.
+    /// The parked operations of other streams that an operation depends on.
     fn behind(&self, touches: &Touches) -> Vec<Number> {
         let mut behind = Vec::new();
         if self.is_empty() {
@@ -255,7 +256,7 @@ impl<T> Lot<T> {
             };
             self.users.insert(changed, users);
         }
-        // What is not parked any more is forgotten now and then, where something always is.
+        // If the lot never becomes empty, numbers that have left are removed from time to time.
         if self.events.len() + self.users.len() > 4096 + 2 * self.parked.len() {
             let (first, parked) = (self.first, &self.parked);
             let still = |number: Number| {

@@ -1,5 +1,5 @@
-//! `fermata-worker`: started by the daemon with their socket as descriptor 3, as a worker, as a
-//! monitor, or as what checkpoints foreign programs.
+//! `fermata-worker`: the daemon starts it with its socket as descriptor 3, as a worker, as the monitor of GPUs, or as
+//! the helper that checkpoints foreign programs.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
-//! A worker's executable as a monitor: it tells what the machine's GPUs are and how they are, and serves no program.
+//! The monitor: the worker's executable as a process that describes the machine's GPUs and their state, and serves no
+//! program.
 //!
-//! It asks NVIDIA's management library where there is one, else the CUDA driver, once: no context is made, so nothing of
-//! a device is taken. It ends with the daemon's end of the socket.
+//! It asks NVIDIA's management library where there is one, else the CUDA driver, once. It makes no context, so it takes
+//! no device memory. It ends when the daemon closes the socket.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -19,14 +20,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::output;
 
-/// What a monitor is to tell of.
+/// Which libraries a monitor asks.
 pub struct Monitor {
     soft: bool,
     driver: PathBuf,
     nvml: Option<PathBuf>,
 }
 
-/// Who answers.
+/// The library that answers.
 enum Source {
     Nvml(Forward),
     Driver(Machine),
@@ -94,7 +95,7 @@ fn machine(path: &Path, soft: bool) -> anyhow::Result<Machine> {
     for index in 0..driver.device_count() {
         devices.push(card(&driver.device_facts(index)?));
     }
-    // Softgpu has no part in the kernel: its version is this release's, and its work is done on this process's processors.
+    // Softgpu has no kernel driver: its version is this release's, and its work is done on this process's processors.
     let version = match soft {
         true => env!("CARGO_PKG_VERSION").to_owned(),
         false => fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default(),

@@ -1,8 +1,8 @@
-//! Starting the next daemon for a parked program.
+//! Starts the next daemon for a parked program whose daemon has died.
 //!
-//! A program that was stopped for a checkpoint when its daemon died stands still until a daemon wakes it. Usually the
-//! user's next command starts one; where none comes, its worker does. Programs that run need no daemon, and are left
-//! to the user's next command.
+//! A program that was stopped for a checkpoint when its daemon died stands still until another daemon wakes it. Usually
+//! the user's next command starts one; if no command comes, the worker does. For a running program the worker starts no
+//! daemon, because the program needs none.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -13,19 +13,19 @@ use fermata_control::worker::{ENV_NEXT_DAEMON, ENV_SOCKET, NextDaemon};
 
 use crate::{files, output};
 
-/// How long the user's commands have to start one.
+/// How long the worker waits for a command to start the daemon.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long one may take to listen before another is started; it ends by itself when there is one.
+/// How long a started daemon may take to listen before another is started; a second daemon ends by itself.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// What a worker that has lost its daemon has done for the next.
+/// A worker's attempts to start the next daemon.
 pub(crate) struct Starter {
     due: Instant,
     started: Option<Child>,
 }
 
 impl Starter {
-    /// The daemon is gone now.
+    /// To be made when the daemon is gone.
     pub fn new() -> Self {
         Self {
             due: Instant::now() + PATIENCE,
@@ -33,7 +33,7 @@ impl Starter {
         }
     }
 
-    /// Starts the daemon when it is time to.
+    /// Starts the daemon when it is due.
     pub fn look(&mut self) {
         if let Some(child) = &mut self.started {
             // Collected when it has ended.
@@ -57,7 +57,7 @@ impl Starter {
     }
 }
 
-/// Starts it as a user's command does, in the environment of the last one.
+/// Starts the daemon as a user's command does, in the environment of the last daemon.
 fn start(next: &NextDaemon) -> io::Result<Child> {
     let mut command = Command::new(next.program.to_path());
     for (name, value) in &next.variables {
@@ -74,8 +74,8 @@ fn start(next: &NextDaemon) -> io::Result<Child> {
         .stdout(output::log())
         .stderr(output::log());
     let apart = || {
-        // SAFETY: plain system calls, safe between fork and exec. What the driver has opened stays here, and the
-        // fixed address space (see `layout`) is this process's alone.
+        // SAFETY: only system calls that are async-signal-safe, as required between fork and exec. In the child alone they
+        // mark the driver's descriptors close-on-exec and undo the fixed address layout (see `layout`).
         unsafe {
             libc::setsid();
             libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);

@@ -33,7 +33,7 @@ pub fn keep_log() -> io::Result<()> {
 /// Writes a line to the worker's log.
 pub fn tell(line: &str) {
     if let Some(mut log) = LOG.get() {
-        // Nobody can be told that the log takes nothing.
+        // If the log cannot be written, there is no other place to report it.
         let _ = writeln!(log, "{line}");
     }
 }

@@ -1,7 +1,7 @@
-//! The thread that makes ready beside: staging buffers, and the registered memory tier, kept up to date.
+//! The worker's preparation thread: makes staging buffers, and keeps the registered memory tier up to date.
 //!
-//! It is started before the driver makes anything for a program and has all it needs by then, in every
-//! worker, tier or not: where the kernel puts later mappings must not depend on it (see `layout`).
+//! Every worker starts it, with or without a tier, before the driver makes anything for a program, and waits until it has
+//! all its memory: where the kernel puts later mappings must not depend on it (see `layout`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use fermata_store::{Store, copied_packs};
 /// How often the store is looked at.
 const TURN: Duration = Duration::from_millis(250);
 
-/// The thread's end in the worker; it ends with the worker's process.
+/// The worker's handle of the thread, which lives as long as the process.
 pub(crate) struct Keeper {
     orders: Sender<Order>,
 }
@@ -35,21 +35,21 @@ enum Order {
 }
 
 impl Keeper {
-    /// Starts the thread, which waits.
+    /// Starts the thread, which waits for orders.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system cannot start a thread.
     pub fn start() -> std::io::Result<Self> {
         let (orders, inbox) = channel();
         let (ready, is_ready) = channel();
         std::thread::Builder::new()
             .name("keeper".to_owned())
             .spawn(move || {
-                // Its share of the heap is made now.
+                // Makes the allocator set up this thread's arena now.
                 let _ = ready.send(Box::new([0u8; 64]));
                 keep(&inbox);
             })?;
-        // It cannot end before it has said so.
+        // The thread does not end before it has sent this.
         let _ = is_ready.recv();
         Ok(Self { orders })
     }
@@ -77,7 +77,7 @@ struct Kept {
 impl Kept {
     /// Whether there is more to do at once.
     fn refresh(&mut self) -> bool {
-        // It may not have been made yet.
+        // The store's folder may not exist yet.
         if let (None, Some(folder)) = (&self.store, &self.folders.store) {
             self.store = Store::open(folder, false).ok();
         }
@@ -109,7 +109,7 @@ fn keep(inbox: &Receiver<Order>) {
                 });
             }
             Ok(Order::Pin(staging, driver, context)) => {
-                // A save that needs buffers that are not there makes some.
+                // If this fails, a save makes the buffers that it needs.
                 let _ = staging.make(&driver, context);
             }
             Err(RecvTimeoutError::Timeout) => {}

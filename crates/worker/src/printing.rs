@@ -1,7 +1,7 @@
-//! Which contexts have kernels that may print: what they print appears when the driver synchronises.
+//! Finds the contexts whose kernels may print: the driver writes their output only when it synchronises.
 //!
-//! Whether an image mentions device `printf` is found out by `fermata_engine`, for large images behind the program.
-//! Until it is known, an image counts as one that prints.
+//! `fermata_engine` examines whether a module image mentions device `printf`, for large images in the background. Until
+//! it knows, an image counts as one that prints.
 
 use std::collections::HashSet;
 

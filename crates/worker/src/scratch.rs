@@ -10,14 +10,14 @@ use fermata_wire::{StagedArea, WireError};
 /// Largest result that travels in the answer itself.
 pub(crate) const SMALL: usize = 64 << 10;
 const BUFFERS: usize = 64;
-/// Where in a buffer of [`Scratch`] the device tells that its copy is done, which costs less to look at than
-/// the stream.
+/// Offset in a buffer of [`Scratch`] of the word that the device sets when its copy is done. Reading it costs less than
+/// asking for the stream's state.
 pub(crate) const DONE_AT: usize = SMALL;
 /// Bytes of a buffer: the result, and the word at [`DONE_AT`] in a cache line of its own.
 const BUFFER: usize = SMALL + 4096;
 
-/// The staging area; registered with the driver as soon as there is a context. It outlives an attachment, for
-/// registering it takes as long as everything else of the next one.
+/// The staging area, registered with the driver as soon as there is a context. It outlives an attachment, because
+/// registering takes as long as the rest of the next attachment.
 pub(crate) struct Staging {
     area: StagedArea,
     registered: bool,
@@ -109,10 +109,10 @@ impl EventPool {
         self.spare.entry(context).or_default().push(event);
     }
 
-    /// The context is about to go: destroys its events.
+    /// Destroys the events of a context that is about to be destroyed.
     pub fn drain(&mut self, driver: &Driver, context: ContextId) {
         for event in self.spare.remove(&context).unwrap_or_default() {
-            // The context takes with it what cannot be destroyed now.
+            // An event that cannot be destroyed now goes with its context.
             let _ = driver.destroy_event(event);
         }
     }

@@ -1,8 +1,8 @@
-//! The decode loop: takes operations in order, gives them to the driver, answers what is due.
+//! The decode loop: takes operations off the ring in order, gives them to the driver, and sends the answers that are due.
 //!
-//! It never blocks on the device. While answers wait it spins for a short time, then naps ever longer, and spins
-//! again when the wait is likely to end, so that a launch with a synchronisation costs little and a long kernel
-//! costs no core.
+//! It never blocks on the device. While answers wait it spins for a short time, then sleeps for longer and longer spans,
+//! and spins again when the wait is likely to end. So a launch with a synchronisation costs little latency, and a long
+//! kernel costs no core.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ const IDLE: Duration = Duration::from_millis(500);
 const BATCH: usize = 64;
 
 impl Server {
-    /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
+    /// Serves until asked to stop, or until the program is gone. Returns the session as it is then, and why serving ended.
     pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Held, Ended) {
         self.site.live.forget_current();
         requests
             .learns
             .store(self.guard.is_some(), Ordering::Release);
-        // Naps are short: the system must not lengthen them by its usual 50 us. If it does, they are longer.
+        // Sleeps are short, so the kernel must not lengthen them by its usual 50 us. If this fails, they are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         self.callbacks
             .attach(Arc::clone(&self.side), consumer.callbacks());
         let ended = match self.welcome().and_then(|()| self.requeue()) {
             Ok(()) => self.decode(&mut consumer, requests),
-            // It has died, or its daemon before it was there: the session is as whole as before.
+            // The program has died, or its daemon before the program came: the session is unchanged.
             Err(_) if consumer.check_program().is_err() => Ended::ProgramGone,
             Err(error) => Ended::Broken(error),
         };
@@ -71,7 +71,7 @@ impl Server {
         (held, ended)
     }
 
-    /// Tells the program of every shared region that exists.
+    /// Tells the program which shared regions exist.
     fn welcome(&mut self) -> Result<(), WireError> {
         if self.site.live.enter_any().is_ok()
             && let Err(error) = self.staging.register(&self.site.live.driver)
@@ -92,7 +92,7 @@ impl Server {
         self.side.send_to_program(&ToProgram::RegionsEnd, None)
     }
 
-    /// Takes back what belongs to the attachment.
+    /// Releases what belongs to the attachment.
     fn leave(&mut self) {
         self.close_gate();
         self.abandon_loads();
@@ -118,12 +118,12 @@ impl Server {
         self.site.live.forget_current();
     }
 
-    /// Whether what is parked can go on with another attachment: the device has nothing of what came before it.
+    /// Whether the parked operations can be carried over to another attachment: the device has finished all before them.
     fn may_keep(&self) -> bool {
         self.hold.is_whole() || !self.come
     }
 
-    /// Whether the program is there, as it has said.
+    /// Whether the program has announced itself.
     pub(crate) fn has_come(&mut self) -> bool {
         if !self.come && self.presence.has_come() {
             self.comes();
@@ -131,7 +131,8 @@ impl Server {
         self.come
     }
 
-    /// The program has announced itself: what it shares with other processes is there before anything is performed.
+    /// Called when the program has announced itself: maps the memory that it shares with other processes before the first
+    /// operation is performed.
     fn comes(&mut self) {
         self.come = true;
         self.map_shared();
@@ -170,12 +171,12 @@ impl Server {
             }
             let answered = self.poll() && !progress;
             progress |= answered | self.unpark();
-            // A stop holds all streams first, so operations that are not issued are part of the image; without that they are issued first.
+            // A stop holds all streams first; then parked operations become part of the image. Else they are issued first.
             let may_stop = self.lot.is_empty() || self.may_keep();
             if requests.stop.load(Ordering::Acquire) && !progress && may_stop {
                 return Ended::Detached;
             }
-            // Between two looks at work that is nearly done, nobody else is listened to.
+            // While work is nearly done the loop polls only the device, and looks for errands every 16th time.
             if progress || naps.is_multiple_of(16) {
                 self.run_errands(requests);
             }
@@ -183,7 +184,7 @@ impl Server {
                 self.close_gate();
             }
             if progress {
-                // Executing what has come is no wait, however long it takes.
+                // Time spent executing operations does not count as a wait.
                 if answered {
                     self.rhythm.learn(quiet_since.elapsed());
                 }
@@ -245,8 +246,7 @@ impl Server {
             Advice::Unknown => IDLE,
         };
         let nap = match quiet.as_micros() {
-            // Giving the core away costs more than a small kernel runs, so it is done only where cores
-            // are few.
+            // Yielding the core costs more time than a small kernel takes, so it is done only on machines with few cores.
             0..1000 if self.many_cores => {
                 std::hint::spin_loop();
                 return None;
@@ -256,15 +256,15 @@ impl Server {
                 return None;
             }
             100..5000 => Duration::from_micros(20),
-            // A copy of a gigabyte takes 20 ms; what is slept over at its end counts.
+            // A copy of a gigabyte takes 20 ms, so oversleeping its end would be noticed.
             5000..40_000 => Duration::from_micros(50),
             _ => Duration::from_micros(200),
         };
         Some(nap.min(longest))
     }
 
-    /// As [`Server::nap`] while nothing but the device's next work waits: it has enough, unless it has come to its end
-    /// sooner than was expected.
+    /// As [`Server::nap`], while only parked operations wait: the device has enough work, unless it has finished sooner than
+    /// estimated.
     fn nap_beside_work(&self, quiet: Duration) -> Option<Duration> {
         match quiet.as_micros() {
             0..100 if self.many_cores => {
@@ -288,7 +288,7 @@ impl Server {
     }
 
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
-        // One that sends is there.
+        // A program that sends an operation has come.
         if !self.come {
             self.comes();
         }
@@ -297,14 +297,14 @@ impl Server {
         }
     }
 
-    /// Gives an operation to the driver whose turn it is.
+    /// Gives an operation whose turn it is to the driver.
     pub(crate) fn perform(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         let context = context_of(op, &self.site.session);
         let reports = reports(op);
         self.work = Work::of(op);
         if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {
             let error = fatal.clone();
-            // Without a ticket it is told by the context's next answer, and concerns no other context.
+            // Without a ticket the error is reported by the context's next answer, and no other context is affected.
             if ticket.is_some() {
                 self.answer(ticket, None, false, Err(error));
             }
@@ -343,7 +343,7 @@ impl Server {
         }
     }
 
-    /// Answers, or remembers the error of an operation without an answer.
+    /// Sends the answer, or records the error of an operation without one.
     pub(crate) fn answer(
         &mut self,
         ticket: Option<Ticket>,
@@ -376,7 +376,7 @@ impl Server {
             Err(error) => (error.code, ReplyBody::None, error.text.as_str()),
         };
         if let Err(error) = self.replier.answer(ticket, &Reply { status, body, text }) {
-            // The room for the answer was too small: the program must not wait for ever.
+            // The answer did not fit its slot. An error is sent instead, so that the program does not wait for ever.
             let error = OpError::from(error);
             let reply = Reply {
                 status: error.code,

@@ -1,6 +1,6 @@
-//! The state of the thread that serves one program, and how it ends. What it does is in the files above this one:
-//! the decode loop (`serve`), the operations (`dispatch`), what waits for the device (`completions`), what is parked
-//! (`parked`).
+//! The state of the thread that serves one program, and how serving ends. The work is in other files: the decode loop in
+//! `serve`, the operations in `dispatch`, answers that wait for the device in `completions`, parked operations in
+//! `parked`.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ use crate::waiting::Waiting;
 #[derive(Default)]
 pub(crate) struct Requests {
     pub stop: AtomicBool,
-    /// Whether the server has something to learn of the program's end.
+    /// Whether the server still checks common memory at the program's end.
     pub learns: AtomicBool,
     pub errands: Mutex<Vec<Errand>>,
 }
@@ -45,26 +45,26 @@ pub(crate) enum Ended {
     ProgramLeft,
     /// The program has ended.
     ProgramGone,
-    /// As the first two, but operations were still waiting for their turn: what there is now is not what the
-    /// program has asked for.
+    /// The program has left or ended while operations were still parked and cannot be kept: the session's state is not what
+    /// the program has asked for.
     Unfinished,
-    /// What the program sent is no conversation.
+    /// The program has broken the protocol.
     Broken(WireError),
 }
 
-/// What serving begins with and leaves behind.
+/// The state that outlives an attachment.
 pub(crate) struct Held {
     pub site: Site,
     pub faults: Faults,
-    /// Once registered it stays so, for the next attachment.
+    /// Stays registered for the next attachment.
     pub staging: Staging,
-    /// Likewise.
+    /// Small pinned buffers, kept for the next attachment.
     pub scratch: Scratch,
-    /// What watches memory that other sessions have, too.
+    /// Guards the common memory of the session.
     pub guard: Option<Guard>,
 }
 
-/// The file of a region, as the program has sent it; without a descriptor where this process may open no more.
+/// The file of a region that the program has sent; without a descriptor if this process has reached its limit of files.
 pub(crate) struct Arrived {
     pub fd: Option<OwnedFd>,
     pub size: u64,
@@ -86,46 +86,46 @@ pub(crate) struct Server {
     /// Marks among them that have no event.
     pub light: usize,
     pub queues: Queues,
-    /// What waits for room in a stream's queue.
+    /// The parked operations.
     pub lot: Lot<Parked>,
-    /// Streams that get nothing for now.
+    /// Which streams get no work for now.
     pub hold: Hold,
-    /// Of the operation at hand, for its stream.
+    /// The work of the current operation.
     pub work: Work,
-    /// How often all streams were held, and for which of these times the device has come to its end.
+    /// How often all streams have been held. `settled` is the last of these for which the device has become idle.
     pub holds: u64,
     pub settled: u64,
-    /// Whether graphs that were launched hold a collective, as far as a stop has asked.
+    /// Whether a launched graph contains a collective, for the graphs that a stop has asked about.
     pub collectives: HashMap<ExecId, bool>,
     /// Whether the program has announced itself.
     pub come: bool,
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
-    /// Descriptors that came ahead of their operation, or were to come.
+    /// Regions' files that have arrived before their operation.
     pub arrived: HashMap<Address, Arrived>,
-    /// Likewise of files with images.
+    /// Files with module images that have arrived before their operation.
     pub files: HashMap<FileId, Option<OwnedFd>>,
-    /// Regions that other processes may share, whose files the program is to send.
+    /// Regions that other processes may share, whose files the program has yet to send.
     pub absent: Vec<Address>,
-    /// Contexts with a module that prints, or of which that is not known yet.
+    /// Contexts with a module that prints, or that has not been examined yet.
     pub printing: HashSet<ContextId>,
     /// Watches operations while a checkpoint or a restore is under way.
     pub gate: Option<Box<dyn Gate>>,
-    /// Watches operations as long as the session has device memory in common with others.
+    /// Guards the session's common memory, while it has any.
     pub guard: Option<Guard>,
-    /// Allocations that the program has freed and the gate holds.
+    /// Allocations that the program has freed, but that the gate still needs.
     pub limbo: Vec<Address>,
     /// Whether the session will be rolled back: the program gets no answer any more.
     pub condemned: bool,
     /// Whether the program was seen to be dead while an operation waited at the gate: no other may pass it.
     pub gone: bool,
-    /// Notes what operations touch, in a session that is traced.
+    /// Records what operations touch, in a traced session.
     pub recorder: Option<Box<Recorder>>,
     /// Counts operations, where the environment asks for it.
     pub tally: Option<Tally>,
     pub many_cores: bool,
-    /// Of waits for the device.
+    /// How long waits for the device usually take.
     pub rhythm: Rhythm,
 }
 
@@ -185,12 +185,12 @@ impl Server {
         }
     }
 
-    /// The time, if what is done from now on is to be counted.
+    /// The current time if work is being counted.
     pub fn clock(&self) -> Option<Instant> {
         self.tally.as_ref().map(|_| Instant::now())
     }
 
-    /// Counts what has been done since then.
+    /// Counts the time since `begun` under the name `what`.
     pub fn count(&self, what: &str, begun: Option<Instant>) {
         if let (Some(tally), Some(begun)) = (&self.tally, begun) {
             tally.add(what, begun.elapsed());

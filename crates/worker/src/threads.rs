@@ -1,4 +1,4 @@
-//! Threads that call the driver.
+//! How threads that call the driver are made, and how they pause.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub(crate) fn serving_thread() -> std::thread::Builder {
         .stack_size(2 << 20)
 }
 
-/// A pause of the thread that serves, between two looks at the device while nothing is taken off the ring. Polled: a driver
-/// tells nobody that an event has passed, and messages of the program, which ring the doorbell, are not what is waited for.
+/// A pause of the serving thread between two looks at the device, while nothing is taken off the ring. Polled: the driver
+/// does not signal that an event has completed, and the doorbell only signals the program's messages.
 pub(crate) fn pause_beside_device(time: Duration) {
     std::thread::sleep(time);
 }

@@ -1,4 +1,5 @@
-//! What an operation has to do with others: its stream, events, functions, and what it has to wait for.
+//! What an operation touches, from which its dependencies on parked operations follow: its stream, events, functions,
+//! and what else it waits for.
 
 use fermata_abi::op::{ContextId, EventId, ExecId, FunctionId, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
@@ -11,11 +12,11 @@ use crate::queues::Work;
 pub(crate) enum Scope {
     /// Nothing.
     Own,
-    /// All that is parked of a context.
+    /// All parked operations of a context.
     Context(ContextId),
-    /// All that is parked.
+    /// All parked operations.
     All,
-    /// What frees memory.
+    /// Parked operations that free memory.
     Frees,
 }
 
@@ -28,7 +29,7 @@ pub(crate) enum Launched {
     Graph(ExecId),
 }
 
-/// What an operation has to do with others.
+/// What an operation touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Touches {
     /// The stream it is issued to, asks or destroys.
@@ -52,7 +53,7 @@ pub(crate) struct Touches {
 }
 
 impl Touches {
-    /// Of an operation of this session.
+    /// What `op` touches in this session.
     pub fn of(op: &Op<'_>, session: &Session) -> Self {
         let mut touches = Self {
             stream: None,
@@ -125,7 +126,7 @@ impl Touches {
             // Launches before it use what was bound before.
             | Op::ReferenceBind { .. }
             | Op::TextureDestroy { .. } => touches.scope = Scope::All,
-            // They make something, ask for something, or need the program's own synchronisation before.
+            // These create or query something, or require that the program has synchronised before.
             Op::Devices
             | Op::ContextCreate { .. }
             | Op::ContextSetLimit { .. }

@@ -1,5 +1,6 @@
-//! Modules that the program has unloaded stay in the driver while there is room, so that those loaded after them lie
-//! where they will lie after a restore ([decision 020](../../../docs/decisions/020-unloaded-modules-keep-their-place.md)).
+//! Keeps modules that the program has unloaded in the driver while memory allows, so that modules loaded later have the
+//! addresses that they will have after a restore
+//! ([decision 020](../../../docs/decisions/020-unloaded-modules-keep-their-place.md)).
 //!
 //! ```text
 //!  ModuleUnload ─► all work of the context is done ─┬─ room ─► kept; the program's handles are gone
@@ -16,12 +17,12 @@ use crate::errors::OpError;
 use crate::server::Server;
 use crate::waiting::Then;
 
-/// Images beyond this are not looked through for variables when they are unloaded, and so not kept: it would take
+/// Images larger than this (bytes) are not searched for variables at unload, and so not kept: the search would take
 /// longer than a program should wait.
 const LARGEST: usize = 8 << 20;
 
 impl Server {
-    /// Loads an image into the current context, at the place it had before if nothing has come after it.
+    /// Loads an image into the current context, at its former place if no module was loaded after it.
     pub(crate) fn load_in_order(
         &mut self,
         context: ContextId,
@@ -43,7 +44,7 @@ impl Server {
         Err(refused.into())
     }
 
-    /// Nothing uses the module any more.
+    /// Removes a module that no work uses any more.
     pub(crate) fn release_module(&mut self, module: ModuleId) -> Result<(), OpError> {
         let known = self.site.session.modules.get(module)?;
         let (context, image) = (known.context, known.image);
@@ -71,14 +72,14 @@ impl Server {
         Ok(live.driver.unload_module(handle)?)
     }
 
-    /// Memory has run out: nothing is kept any more. Whether there was something.
+    /// Unloads all kept modules, because memory has run out. True if there were any.
     pub(crate) fn give_up_kept(&mut self) -> bool {
         let kept = self.site.session.give_up_kept();
-        // What a dead context does not unload goes with it.
+        // A module that a dead context does not unload goes with the context.
         !kept.is_empty() && self.unload_kept(&kept).is_ok()
     }
 
-    /// Unloads what the session keeps no more.
+    /// Unloads the modules of these places.
     pub(crate) fn unload_kept(&mut self, places: &[u64]) -> Result<(), OpError> {
         let live = &mut self.site.live;
         for place in places {
@@ -90,7 +91,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether modules are being loaded beside: their places in the order are not known yet.
+    /// Whether modules are being loaded on other threads, so that their order is not known yet.
     fn is_loading_any(&self) -> bool {
         let mut waiting = self.waiting.iter();
         waiting.any(|it| matches!(it.then, Then::ModuleLoad(_)))

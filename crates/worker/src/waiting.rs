@@ -1,4 +1,4 @@
-//! An answer that waits for the device: for which work, and what is done then.
+//! An answer that waits for the device: for which work it waits, and what is done when that work is done.
 
 use fermata_abi::op::{Address, ArrayId, ContextId, MipmapId, ModuleId, StreamRef};
 use fermata_device::{DriverError, EventHandle, PhysicalHandle, PinnedBuffer};
@@ -9,8 +9,8 @@ use crate::load::Load;
 
 /// The end of a stream's work up to a count.
 ///
-/// While nothing more is issued to the stream, the stream itself is asked; before something is, an event
-/// is recorded, which costs as much as a launch does.
+/// While nothing more is issued to the stream, the stream's own state is queried. An event is recorded only before more
+/// is issued, because that costs as much as a launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub stream: StreamRef,
@@ -18,13 +18,13 @@ pub(crate) struct Mark {
     pub event: Option<EventHandle>,
 }
 
-/// Memory of another process that is mapped whole at a reservation's begin.
+/// Memory of another process, mapped whole at the begin of a reservation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unmapping {
     pub address: Address,
     /// Bytes.
     pub size: u64,
-    /// In the driver.
+    /// The driver's handle of the memory.
     pub memory: Option<PhysicalHandle>,
 }
 
@@ -32,38 +32,38 @@ pub(crate) struct Unmapping {
 pub(crate) enum Then {
     /// Nothing more.
     Answer,
-    /// Nothing: the rest of a destroyed stream's work.
+    /// Nothing: this waits for the remaining work of a destroyed stream.
     Orphan {
         /// Whether it was a stream which the default stream does not wait for.
         apart: bool,
     },
     /// Everything is idle: the consistent point.
     Drained,
-    /// What the device was given before all streams were held, for this time, is done.
+    /// The device has finished the work it had when all streams were held; the number is that of the hold.
     Settled(u64),
-    /// The bytes are answered; if `told`, the device sets the word at [`crate::scratch::DONE_AT`] when they are there.
+    /// The answer carries bytes. If `told`, the device sets the word at [`crate::scratch::DONE_AT`] when they have arrived.
     Bytes {
-        /// Holds them.
+        /// The buffer with the bytes.
         buffer: PinnedBuffer,
         /// How many.
         len: usize,
-        /// See above.
+        /// Whether the device sets the word.
         told: bool,
     },
-    /// Nothing more; the buffer has been read by now.
+    /// The buffer is released: the copy has read it.
     Hold(PinnedBuffer),
     /// Device memory is freed.
     Free(Address),
-    /// Memory of another process is taken away.
+    /// Memory of another process is unmapped.
     Unmap(Unmapping),
-    /// Device memory is allocated, once what is being freed is free.
+    /// Device memory is allocated, after pending frees.
     Allocate {
         /// The context.
         context: ContextId,
         /// Bytes.
         size: u64,
     },
-    /// Shared host memory is given up.
+    /// Shared host memory is unmapped.
     HostUnmap(Address),
     /// A module is recorded, once the driver has it.
     ModuleLoad(Load),
@@ -77,7 +77,7 @@ pub(crate) enum Then {
     MipmapDestroy(MipmapId, MipmappedArray),
 }
 
-/// Destroyed streams whose remaining work is waited for, too.
+/// Which destroyed streams' remaining work is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Orphans {
     /// None.
@@ -99,8 +99,8 @@ pub(crate) struct Waiting {
     /// An event of the program's that must have completed too, with its context.
     pub event: Option<(EventHandle, ContextId)>,
     pub then: Then,
-    /// What has ended its context meanwhile.
+    /// The error that has killed its context meanwhile.
     pub failed: Option<DriverError>,
-    /// How often it was looked at without asking the driver.
+    /// Polls since the driver was last asked.
     pub looks: u32,
 }

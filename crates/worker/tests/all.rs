@@ -12,6 +12,7 @@ mod contexts;
 mod costs;
 mod deferred;
 mod descriptors;
+mod first_use;
 mod freed;
 mod images;
 mod lost;

@@ -149,9 +149,11 @@ fn outlive(
         match turn {
             Ok(Turn::Worked) => continue,
             Ok(Turn::Complete) => {
-                pages = None;
+                let waits = pages.take().map(|server| server.waits());
                 pages::finished(&job.dir);
-                tell(reporter, &HelperReport::PagesThere);
+                let (time, faults) = waits.unwrap_or_default();
+                let seconds = time.as_secs_f64();
+                tell(reporter, &HelperReport::PagesThere { seconds, faults });
                 continue;
             }
             Ok(Turn::Ready(0)) => break,

@@ -62,14 +62,14 @@ pub struct Job {
 }
 
 /// A line on the pipe from `__outer` to the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum HelperReport {
     /// Process id of `__init`, as the daemon sees it.
     Init(u32),
     /// Pages of the program cannot be brought: it is ended.
     PagesFailed(String),
-    /// All pages are there.
-    PagesThere,
+    /// All pages are there: seconds since the program runs, and page faults that it has waited for.
+    PagesThere { seconds: f64, faults: u64 },
 }
 
 /// A status as shells count it.

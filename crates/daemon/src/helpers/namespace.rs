@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
+use tracing::info;
 
 use crate::criu::files::ChangedFile;
 use crate::criu::rpc::InheritFd;
@@ -202,6 +203,7 @@ fn start(
     );
     let child = command.spawn()?;
     let (sender, reports) = channel();
+    let dir = job.dir.clone();
     std::thread::Builder::new()
         .name("restore-reports".into())
         .spawn(move || {
@@ -211,7 +213,10 @@ fn start(
                     // The receiver may have given up.
                     Ok(HelperReport::Init(pid)) => drop(sender.send(pid)),
                     Ok(HelperReport::PagesFailed(reason)) => pages.failed(reason),
-                    Ok(HelperReport::PagesThere) => pages.over(),
+                    Ok(HelperReport::PagesThere { seconds, faults }) => {
+                        info!(dir = %dir.display(), seconds, faults, "host memory is there");
+                        pages.over();
+                    }
                     Err(_) => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! What an executable graph can touch: its nodes' sets, joined once.
+//! The access set of an executable graph: the sets of its nodes, joined once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +20,15 @@ pub(crate) fn kernels_of(session: &Session, exec: ExecId) -> Vec<FunctionId> {
     found.into_iter().collect()
 }
 
-/// Targets of all nodes, each once. `Around` is not checked for live memory yet: that is for each launch.
+/// Targets of all nodes, each once. Whether the memory of an `Around` is live is checked at each launch.
 #[derive(Debug, Default)]
 pub(super) struct GraphPlan {
     targets: BTreeMap<Target, (bool, bool)>,
-    /// Whether the targets are all there is.
+    /// Whether the graph touches nothing else.
     pub complete: bool,
 }
 
-/// Gives the set of a kernel node: function, parameter block.
+/// Computes the set of a kernel node from its function and parameter block.
 pub(super) type OfKernel<'a> = &'a mut dyn FnMut(FunctionId, &[u8]) -> AccessSet;
 
 impl GraphPlan {
@@ -54,8 +54,8 @@ impl GraphPlan {
                     ops.iter().for_each(|op| self.add(transfer::word_node(op)));
                 }
                 NodeKind::ChildGraph(child) => self.join(child, of_kernel),
-                // A host function runs in the program, which reaches device memory by calls only; and the
-                // memory that a graph allocates for itself lives and ends within it.
+                // A host function runs in the program, which reaches device memory only by calls. Memory
+                // that a graph allocates for itself does not outlive the launch.
                 NodeKind::Host(_)
                 | NodeKind::Empty
                 | NodeKind::EventWait(_)
@@ -76,7 +76,7 @@ impl GraphPlan {
         self.complete &= set.complete;
     }
 
-    /// The set of one launch; `lives` says whether an address is anybody's now.
+    /// The set of one launch; `lives` says whether an address is in live memory now.
     pub fn set(&self, mut lives: impl FnMut(Address) -> bool) -> AccessSet {
         let mut set = AccessSet {
             complete: self.complete,

@@ -1,4 +1,4 @@
-//! What a kernel can touch, by its function alone: which words of the parameter block are pointers, which
+//! What a kernel can touch, as far as its function tells: which words of its parameter block may be pointers, and which
 //! module variables it uses.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::tables::Through;
 /// Eight bytes of a parameter block that may hold an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word {
-    /// Where they begin.
+    /// Offset in the block, bytes.
     pub offset: usize,
     /// Memory there may be read.
     pub read: bool,
@@ -25,7 +25,7 @@ pub(super) struct Word {
 pub(super) struct Symbol {
     /// Its name in the module.
     pub name: String,
-    /// Where it lies, once that is known.
+    /// Its address, once that is known.
     pub address: Option<Address>,
     /// It may be read.
     pub read: bool,
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub words: Vec<Word>,
     /// Variables.
     pub symbols: Vec<Symbol>,
-    /// Whether words and symbols are all there is.
+    /// Whether the kernel touches nothing but words and symbols.
     pub complete: bool,
     /// Whether the text says that the kernel follows pointers which it finds in memory.
     pub follows_pointers: bool,
@@ -59,13 +59,13 @@ pub(super) type Layout = [(u32, u32)];
 type Words = BTreeMap<usize, (bool, bool)>;
 
 impl Plan {
-    /// From what the text of the kernel says. `exact` if that text is what the running code was made from.
+    /// The plan by a kernel's text. `exact` if the running code was made from that text.
     pub fn from_text(summary: &Summary, name: &str, layout: &Layout, exact: bool) -> Self {
         let mut words = Words::new();
         slots(&mut words, &summary.reads, layout, (true, false));
         slots(&mut words, &summary.writes, layout, (false, true));
         if summary.writes.loaded {
-            // Pointers found in a buffer mostly lead to the buffers that are passed along with it.
+            // Pointers that a kernel loads mostly lead to buffers that are among its parameters, too.
             slots(&mut words, &summary.reads, layout, (true, true));
         }
         if summary.opaque {
@@ -99,7 +99,7 @@ impl Plan {
         }
     }
 
-    /// From its parameters and its name, as PhoenixOS, section 4.1, does for all kernels.
+    /// The plan by a kernel's parameters and name, as in PhoenixOS, section 4.1.
     pub fn from_arguments(name: &str, layout: &Layout) -> Self {
         let mut words = Words::new();
         every_word(&mut words, layout, name);
@@ -137,7 +137,7 @@ fn slots(words: &mut Words, roots: &Roots, layout: &Layout, how: (bool, bool)) {
             Some(offset) => {
                 let at = start as usize + *offset as usize;
                 mark(words, at, how);
-                // The upper half of a pointer loaded in two parts.
+                // The upper half of a pointer that is loaded in two parts.
                 mark(words, at & !7, how);
             }
             None => every_step(words, start, size, how),

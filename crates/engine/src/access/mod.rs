@@ -1,4 +1,4 @@
-//! Access sets: which memory an operation reads and writes, known before it runs.
+//! Access sets: predicts which memory an operation reads and writes, before it runs.
 //!
 //! ```text
 //!  copy, fill, wait, write ─────────────────────────────► exactly these bytes          (transfer)
@@ -8,8 +8,8 @@
 //!                                    words ── live memory of the session? (places) ──► Around(address)
 //!                                      └── pointers copied there, if the kernel may load any (tables) ──► Around(pointer)
 //! ```
-//! What a set names may go untouched; what it does not name is untouched if the set is complete. (PhoenixOS, section
-//! 4.1, speculates from arguments; text is used where there is any.)
+//! A set may name memory that the operation does not touch. If the set is complete, the operation touches nothing else.
+//! (PhoenixOS, section 4.1, speculates from arguments; here a kernel's text is used if there is one.)
 
 mod graph;
 mod kernel;
@@ -52,7 +52,7 @@ pub struct AccessSet {
     pub reads: Vec<Target>,
     /// Written.
     pub writes: Vec<Target>,
-    /// Nothing else is touched. If false, it may be (stored pointers, opaque code, no text), and
+    /// Nothing else is touched. If false, the operation may touch more (stored pointers, opaque code, no text), and
     /// validation has to find out.
     pub complete: bool,
 }

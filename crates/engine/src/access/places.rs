@@ -1,15 +1,15 @@
-//! Which memory of a session contains an address.
+//! Finds the memory of a session that contains an address.
 
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, HostKind};
 use fermata_state::Session;
 
 use super::{Range, Target};
 
-/// Nothing that a program can point to lies below; small numbers are rejected before any search.
+/// The lowest address a program can point to; smaller numbers are rejected without a search.
 const LOWEST: Address = Address::from_raw(1 << 16);
 
-/// Finds memory by address. Allocations, mappings and host regions are looked up in the session itself;
-/// variables, which it keeps by name, in an index that is made again when the session has changed.
+/// Finds memory by address. Allocations, mappings and host regions are looked up in the session itself. Variables, which
+/// the session keeps by name, are looked up in an index that is rebuilt when the session has changed.
 #[derive(Debug, Default)]
 pub struct Places {
     /// First byte, one past the last.
@@ -93,7 +93,7 @@ fn mapping(session: &Session, address: Address) -> Option<Range> {
 
 fn host_region(session: &Session, address: Address) -> Option<Range> {
     let (start, it) = session.host_regions.at_or_below(address)?;
-    // What other processes may write as well is no data of the session.
+    // Memory that other processes may write, too, is no data of the session.
     let own = it.kind != HostKind::Shared;
     within(start, it.size, address).filter(|_| own)
 }

@@ -1,4 +1,4 @@
-//! Predicts operations, one after another, and remembers what it has found out about kernels and graphs.
+//! Predicts the access sets of operations, and remembers what it has found out about kernels and graphs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const TENSOR_MAP_ALIGNMENT: usize = 64;
 /// An image's text for an architecture, by kernel, and whether the running code was made from it.
 type Known = Option<(Arc<Excerpts>, bool)>;
 
-/// Bytes of texts that are kept for further kernels at most; what is needed again is unpacked again.
+/// The most bytes of texts that are kept for further kernels; beyond it a text is unpacked again when it is needed.
 const TEXTS: usize = 64 << 20;
 
 /// Where a launch's addresses are looked up.
@@ -31,8 +31,8 @@ struct World<'s> {
     live: &'s Live,
 }
 
-/// A word of a kernel's parameter block that names memory, where the kernel's code alone says whether it writes there: it has no
-/// text, or the word is in a tensor map.
+/// A word of a kernel's parameter block that names memory, where only the kernel's machine code says whether it writes
+/// there: the kernel has no text, or the word is in a tensor map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Doubt {
     /// The kernel.
@@ -43,12 +43,12 @@ pub struct Doubt {
     pub memory: Address,
 }
 
-/// What the words of a kernel's launch stand for.
+/// Finds the memory that the words of a launch name.
 struct Look<'a> {
     places: &'a mut Places,
     session: &'a Session,
     function: FunctionId,
-    /// Whether all memory lives: that is asked later.
+    /// Whether all memory counts as live, because the caller checks that later.
     all_live: bool,
     dispelled: &'a HashSet<Doubt>,
 }
@@ -73,7 +73,7 @@ impl Look<'_> {
     }
 }
 
-/// A graph's plan and what it depends on.
+/// A graph's plan, and the versions of what it was made from.
 struct KnownGraph {
     plan: GraphPlan,
     /// Of each kernel that may load pointers: how it uses what they lead to, and what its parameters point to.
@@ -84,22 +84,22 @@ struct KnownGraph {
     waits: Option<u64>,
 }
 
-/// See the module. What it learns about a kernel costs an analysis of its text once, and a look through its module's; a
-/// prediction after that costs a look-up per pointer.
+/// See the module. The first prediction of a kernel searches its module's texts and analyses the kernel's; a later one
+/// costs a look-up per pointer.
 #[derive(Default)]
 pub struct Predictor {
     places: Places,
     texts: HashMap<(ImageId, Option<u32>), Known>,
     plans: HandleMap<FunctionId, Plan>,
-    /// Buffers that kernels were seen to touch although nothing named them.
+    /// Buffers that kernels were seen to touch outside their access sets.
     remembered: HandleMap<FunctionId, Vec<Address>>,
-    /// What kernels were seen to leave as it was.
+    /// Doubts about memory that kernels were seen to leave unchanged.
     dispelled: HashSet<Doubt>,
     graphs: HandleMap<ExecId, KnownGraph>,
 }
 
 impl Predictor {
-    /// What `op` will touch. Only memory that lives in the session is named, where the driver has it.
+    /// The access set of `op`. It names only live memory of the session, by the driver's addresses.
     pub fn predict(&mut self, op: &Op<'_>, site: &Site) -> AccessSet {
         let Site { session, live } = site;
         let world = World { session, live };
@@ -138,7 +138,7 @@ impl Predictor {
         self.plans.get(&function).is_some_and(|plan| plan.has_text)
     }
 
-    /// What this one has found out about kernels by their texts.
+    /// A predictor with what this one has found out from kernels' texts.
     pub fn of_texts(&self) -> Self {
         Self {
             plans: self.plans.clone(),
@@ -149,7 +149,7 @@ impl Predictor {
     /// Analyses all kernels of a session.
     pub fn prepare_kernels(&mut self, session: &Session, live: &Live) {
         let world = World { session, live };
-        // Those of one text after another.
+        // Ordered so that kernels of one text are analysed one after another.
         let mut functions: Vec<_> = session.functions.iter().collect();
         functions.sort_by_key(|(handle, it)| (it.module, *handle));
         for (function, _) in functions {
@@ -167,8 +167,8 @@ impl Predictor {
         }
     }
 
-    /// A mis-speculation: from now on this kernel is known to touch the buffer at `address`, where the driver
-    /// has it, as long as there is one.
+    /// Learns from a mis-speculation: from now on the kernel's access sets contain the buffer at the driver's
+    /// `address`, as long as it exists.
     pub fn remember(&mut self, function: FunctionId, address: Address) {
         let remembered = self.remembered.entry(function).or_default();
         if !remembered.contains(&address) {
@@ -177,14 +177,14 @@ impl Predictor {
         }
     }
 
-    /// From now on a launch of the kernel is taken to write nothing through this word.
+    /// From now on a launch of the kernel counts as writing nothing through this word.
     pub fn dispel(&mut self, doubt: Doubt) {
         if self.dispelled.insert(doubt) {
             self.graphs.clear();
         }
     }
 
-    /// What is in doubt about a launch of a kernel, or about each of a graph's; what was dispelled is among it.
+    /// The doubts about a kernel launch, or about each kernel of a graph, dispelled ones included.
     pub fn doubts(&mut self, op: &Op<'_>, site: &Site) -> Vec<Vec<Doubt>> {
         let Site { session, live } = site;
         let world = World { session, live };
@@ -205,7 +205,7 @@ impl Predictor {
         found
     }
 
-    /// Whether there is no doubt any more.
+    /// Whether this doubt has been dispelled.
     pub fn is_dispelled(&self, doubt: &Doubt) -> bool {
         self.dispelled.contains(doubt)
     }
@@ -230,13 +230,13 @@ impl Predictor {
         words.chain(maps).filter_map(doubt).collect()
     }
 
-    /// What was remembered of a kernel by [`Predictor::remember`].
+    /// The buffers of a kernel that [`Predictor::remember`] was told of.
     pub fn remembered(&self, function: FunctionId) -> &[Address] {
         self.remembered.get(&function).map_or(&[], Vec::as_slice)
     }
 
-    /// Drops what is known about objects that are gone. Handles are never given twice, so this only saves
-    /// memory.
+    /// Drops what is known about objects that do not exist any more. Handles are never given twice, so this only
+    /// saves memory.
     pub fn forget(&mut self, session: &Session) {
         self.plans
             .retain(|function, _| session.functions.contains(*function));
@@ -339,7 +339,7 @@ impl Predictor {
         let bytes = |known: &Known| known.as_ref().map_or(0, |(texts, _)| texts.bytes());
         let kept: usize = self.texts.values().map(bytes).sum();
         if kept.saturating_add(bytes(&known)) > TEXTS {
-            // That there is none is remembered.
+            // Images without a text stay remembered.
             self.texts.retain(|_, known| known.is_none());
         }
         self.texts.insert((image, version), known.clone());
@@ -365,7 +365,7 @@ impl Predictor {
                 if plan.symbols.iter().any(|symbol| symbol.address.is_none()) {
                     waits = Some(session.last_buffer());
                 }
-                // Whether memory lives is asked at each launch, and what tables hold.
+                // Whether memory is live, and what tables hold, is looked up at each launch.
                 let mut look = Look {
                     places: &mut self.places,
                     session,
@@ -425,7 +425,7 @@ fn value(params: &[u8], offset: usize) -> Option<Address> {
     Some(Address::from_raw(u64::from_le_bytes(*bytes)))
 }
 
-/// What a launch with this parameter block has in the words that may be pointers to what is read.
+/// The values of those words of a parameter block that may be pointers to memory which is read.
 fn words(plan: &Plan, params: &[u8]) -> impl Iterator<Item = Address> {
     let read = plan.words.iter().filter(|word| word.read);
     read.filter_map(|word| value(params, word.offset))
@@ -468,8 +468,8 @@ fn resolve(plan: &Plan, params: &[u8], look: &mut Look<'_>) -> AccessSet {
     set
 }
 
-/// Each tensor whose map is among the parameters: the map's offset there, the tensor's address and bytes. Which way a kernel
-/// copies, its code alone says.
+/// Each tensor whose map is among the parameters: the map's offset there, the tensor's address and bytes. Whether the
+/// kernel reads or writes it, only its code says.
 fn tensors<'a>(
     params: &'a [u8],
     maps: &'a TensorMaps,
@@ -482,8 +482,8 @@ fn tensors<'a>(
     })
 }
 
-/// Adds what the texture and surface objects among the parameters are about. Their numbers are small, so that other
-/// numbers are taken for them too: that names more than is touched, and never less.
+/// Adds the memory of texture and surface objects among the parameters. Their numbers are small, so other parameters may
+/// be taken for them: the set then names more than is touched, never less.
 fn textures(params: &[u8], session: &Session, set: &mut AccessSet) {
     if session.textures.is_empty() {
         return;
@@ -497,7 +497,7 @@ fn textures(params: &[u8], session: &Session, set: &mut AccessSet) {
     }
 }
 
-/// Adds what bound references are about: any kernel may use them, and no parameter says so.
+/// Adds the memory of bound references: any kernel may use them, and no parameter says so.
 fn references(session: &Session, set: &mut AccessSet) {
     for (key, texture) in &session.references {
         texels(&texture.resource, key.surface, session, set);

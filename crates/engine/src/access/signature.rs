@@ -1,14 +1,14 @@
-//! What a mangled kernel name says about its parameters.
+//! Reads the types of a kernel's parameters from its mangled name.
 //!
 //! ```text
 //!  _Z5scalePKfPfi ─► scale(float const*, float*, int) ─► [read only, any, number]
 //! ```
-//! Types of structures are names only, so their bytes stay candidates.
+//! A structure's type is only a name, so any of its bytes may be a pointer.
 
 /// What a parameter of a kernel can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A pointer to what the kernel must not change.
+    /// A pointer to `const`.
     ReadOnly,
     /// A number that cannot hold an address.
     Number,
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Any,
 }
 
-/// Types without room for an address, as a demangler writes them.
+/// Types too small for an address, as a demangler writes them.
 const NUMBERS: [&str; 13] = [
     "bool",
     "char",

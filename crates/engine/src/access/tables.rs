@@ -1,12 +1,12 @@
-//! Buffers that a kernel reaches through tables of pointers in device memory.
+//! Finds buffers that a kernel reaches through tables of pointers in device memory.
 //!
 //! ```text
 //!  parameter ──► buffer, from the parameter on ──► pointers copied there (Session::pointers) ──► buffers
 //!                          ▲                                                                        │
 //!                          └──────────────────────── at most DEPTH times ◄──────────────────────────┘
 //! ```
-//! Batched products take the addresses of their matrices so. A table names what the program has copied; what a kernel has
-//! written there since is not known.
+//! Batched products take the addresses of their matrices so. Only pointers that the program has copied there are known,
+//! not those that a kernel has written since.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What copies, fills and operations on single words touch: exactly known.
+//! The access sets of copies, fills and operations on single words, which are known exactly.
 
 use fermata_abi::op::{Address, Extent, Op, Pitch, Place};
 use fermata_graph::{Copy, CopyEnd, MemOp, MemOpKind, MemsetNode};

@@ -1,12 +1,12 @@
-//! Copies on a device, from the program's memory to a pool.
+//! Copies the program's memory to a pool on the same device.
 
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
 use fermata_device::{Driver, DriverError, StreamHandle};
 
 use super::map::{ChunkMap, Slot, address_of};
 
-/// Copies pieces to their slots, neighbours together. Variables are copied alone: those of two modules may lie side by
-/// side, and a driver does not copy from two of its own allocations at once.
+/// Copies pieces to their slots, adjacent ones in one copy. Variables are copied one by one: those of two modules may be
+/// adjacent, and a driver does not copy from two of its own allocations at once.
 pub(crate) fn copy_aside(
     driver: &Driver,
     map: &ChunkMap,

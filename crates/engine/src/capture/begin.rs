@@ -1,4 +1,4 @@
-//! The beginning of a capture, in the order in which its parts run.
+//! Begins a capture; its parts run in this order:
 //!
 //! ```text
 //!  ready ─► stopped ─► run ─► (a thread) conductor ─► outcome
@@ -15,11 +15,11 @@ use super::stopped::{Stopped, take};
 use crate::protocol::pieces;
 use crate::{EngineError, Gate, Site};
 
-/// Begins a capture of the session as it is: nothing may be running, and every operation from now on has to
-/// pass the gate. The image will be in `image`, an existing folder.
+/// Begins a capture of the session as it is now. The devices must be idle, and every operation from now on has to pass
+/// the gate. The image is written to `image`, an existing folder.
 ///
 /// # Errors
-/// The session is as before.
+/// A driver or store error; the session is as before.
 pub fn begin(
     site: &mut Site,
     prepared: Prepared,
@@ -48,10 +48,10 @@ pub fn begin(
     launch(site, tools, (map, exposed), steps, Some(finish))
 }
 
-/// Begins to copy ahead of a stop, while the program runs. Called by the thread that serves it.
+/// Begins to copy ahead of a stop, while the program runs. To be called by the thread that serves the program.
 ///
 /// # Errors
-/// The session is as before.
+/// A driver or store error; the session is as before.
 pub fn begin_ahead(
     site: &mut Site,
     prepared: Prepared,

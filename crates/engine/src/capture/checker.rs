@@ -1,11 +1,12 @@
-//! Instrumented launches during a capture: a kernel may write its access set and nothing else (PhoenixOS, section 4.1).
+//! Launches instrumented kernels during a capture: a store outside the access set is a mis-speculation (PhoenixOS,
+//! section 4.1).
 //!
 //! ```text
 //!  before ─ set ─► launch ─ instrumented kernel, ranges of the set ─► device
 //!                                       │ first store outside
-//!  look, now and then and at the end ◄──┘ kernel and address: counted, and in the access set from then on
+//!  look, at intervals and at the end ◄──┘ kernel and address: counted, and in the access set from then on
 //! ```
-//! An executable graph is launched with instrumented kernels, and has its own back when the capture is over.
+//! During a capture, graph launches use instrumented kernels; afterwards each graph has its own kernels again.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::instrumented::{Guard, Instrumented};
 use crate::{Site, variables};
 use fermata_terms::Miss;
 
-/// Launches of a kernel in a stream that are told apart.
+/// Launches of a kernel in a stream that report separately.
 const DEPTH: usize = 16;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(2);
@@ -38,7 +39,7 @@ impl Checker {
             .lasting
             .take::<Instrumented>()
             .unwrap_or_else(none);
-        // What a launch has reported after the end of an earlier capture is of no interest.
+        // Discards reports that came after the end of an earlier capture.
         let _ = instrumented.violations(&mut site.live);
         Self {
             instrumented,
@@ -47,7 +48,7 @@ impl Checker {
         }
     }
 
-    /// Launches the instrumented kernel, if there is one; `set` is what is foreseen.
+    /// Launches the instrumented kernel, if there is one; `set` is the launch's access set.
     pub fn launch(
         &mut self,
         site: &mut Site,
@@ -81,8 +82,8 @@ impl Checker {
         Ok(checked)
     }
 
-    /// Launches an executable graph of these kernels, instrumented; `set` is what is foreseen. False if nothing is
-    /// watched any more: then it has its own kernels back.
+    /// Launches an executable graph of these kernels, instrumented; `set` is its access set. False if nothing is
+    /// watched any more; the graph then has its own kernels again.
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -116,7 +117,8 @@ impl Checker {
         Ok(true)
     }
 
-    /// Instruments the kernels of modules that have just been loaded. Without variables their sets stay open.
+    /// Instruments the kernels of modules that have just been loaded. Until their variables are known, their sets are
+    /// open.
     fn learn(&mut self, site: &mut Site, kernels: &[FunctionId]) -> Result<(), DriverError> {
         if kernels
             .iter()
@@ -135,13 +137,13 @@ impl Checker {
             .collect()
     }
 
-    /// Takes what instrumented kernels have found: now, or if it is time.
+    /// Reads the reports of instrumented kernels, if that is due or `now`.
     pub fn look(&mut self, site: &mut Site, predictor: &mut Predictor, shared: &Shared, now: bool) {
         if !now && self.looked.elapsed() < LOOK {
             return;
         }
         self.looked = Instant::now();
-        // Reports that cannot be fetched now come again.
+        // Reports that cannot be read now are read at the next look.
         for found in self
             .instrumented
             .violations(&mut site.live)
@@ -159,8 +161,8 @@ impl Checker {
         }
     }
 
-    /// Gives the instrumented kernels back to the session, and executable graphs their own kernels. No launch with
-    /// instrumented kernels is under way.
+    /// Returns the instrumented kernels to the session, and gives executable graphs their own kernels. No
+    /// instrumented launch may be under way.
     pub fn close(mut self, site: &mut Site) {
         self.instrumented.put_back_all(site);
         site.live.lasting.put(self.instrumented);
@@ -171,8 +173,8 @@ fn none() -> Box<Instrumented> {
     Box::new(Instrumented::new(Guard::Writes, DEPTH))
 }
 
-/// Instruments the kernels of a session while its program runs. The answer is why they cannot vouch for all of it;
-/// empty if they can.
+/// Instruments the kernels of a session while its program runs. Returns why they cannot validate all of it; empty if they
+/// can.
 pub(super) fn prepare(site: &mut Site) -> String {
     let mut instrumented = site
         .live
@@ -192,8 +194,8 @@ pub(super) fn prepare(site: &mut Site) -> String {
     }
 }
 
-/// Whether a launch in this context is one to check. Noted before it is launched: what is issued before the end of the
-/// copying is waited for.
+/// Whether a launch in this context has to be checked. Records the context before the launch, because checked launches
+/// that are issued before the copying ends are waited for.
 fn watches(shared: &Shared, context: ContextHandle) -> bool {
     let mut inner = shared.inner.lock();
     inner.checked_in.insert(context);

@@ -1,7 +1,7 @@
-//! The thread that copies pieces to the host behind the running program.
+//! The thread that copies pieces to the host while the program runs.
 //!
-//! Order: what an operation waits for, and nothing else until it is there; slots of a pool that fills up; what
-//! the program has not touched; the rest of the slots. Transfers of the program go first.
+//! It copies in this order: pieces that an operation waits for, alone; slots of a pool that is filling up; pieces that
+//! the program has not touched; the remaining slots. Transfers of the program take precedence.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use crate::sink::{Order, Sink};
 
 /// The longest sleep while there is nothing to start.
 const TURN: Duration = Duration::from_micros(200);
-/// Passes over what the program writes meanwhile, when the image is of the end.
+/// The most passes over pieces that the program has written again, for an image of the end.
 const PASSES: u32 = 5;
 /// Another pass pays only if the last one has left less than this share to do.
 const SHRINKING: f64 = 0.7;
 
-/// An operation that has waited is often followed by another that has to: for so long nothing is begun that would
-/// be before it in the link or in the store's buffers. So a pool that is too small does not make it worse: its
-/// slots are emptied when no operation waits.
+/// After an operation has waited, no other copy begins for this time, because the next operation often has to wait, too,
+/// and a copy under way would be ahead of it in the link or in the store's buffers. So the slots of a pool that is too
+/// small are emptied only when no operation waits.
 const LINGER: Duration = Duration::from_millis(1);
-/// What it waited for is there, but it has not gone yet: so long it is waited for.
+/// How long to wait for an operation to go on, once its pieces have been copied.
 const GOING: Duration = Duration::from_millis(50);
-/// Pieces that are hashed together: 1 GiB takes a device 0.6 ms, and a link 20. With a quarter of that every second step
-/// of a program met a batch, and each kept a part of the device idle at its end.
+/// Pieces in a batch that is hashed at once: 1 GiB takes a device 0.6 ms, and a link 20 ms. With batches of a quarter of
+/// that, every second step of a program met one, and each left a part of the device idle at its end.
 const TOGETHER: usize = 256;
-/// How long a batch waits for a moment at which the program has nothing on its devices: half of what a link takes for it,
-/// so that copies need not wait for it even if there is none.
+/// How long a batch waits for a moment at which the devices are idle: half the time that a link takes to copy it, so
+/// that copies do not wait for it even if there is no such moment.
 const POLITE: Duration = Duration::from_millis(10);
-/// Batches that may be hashed and not yet copied, beside the one that is being hashed: enough that copies go on while
-/// the program's kernels keep hashes from the device.
+/// Batches that may be hashed and not yet copied, beside the one being hashed: enough that copies go on while the
+/// program's kernels occupy the device.
 const BATCHES: usize = 2;
 
 /// Indices of pieces, and where the copy of each lies: address and bytes.
@@ -52,12 +52,13 @@ pub(crate) struct Conductor {
     pub shared: Arc<Shared>,
     pub driver: Arc<Driver>,
     pub sink: Sink,
-    /// For pieces whose digest is not known: what is isolated already is hashed before it is copied.
+    /// Hash kernels by device, for pieces with an unknown digest that lie in a pool: they are hashed before they are
+    /// copied.
     pub hashers: HashMap<u32, SharedHasher>,
 }
 
 impl Conductor {
-    /// Copies until nothing is left or the attempt is given up, which a failure does.
+    /// Copies until nothing is left, or the capture is given up, as after a failure.
     pub(crate) fn run(mut self) -> Sink {
         if let Err(error) = self.copy_all() {
             self.shared.give_up(error);
@@ -105,10 +106,9 @@ impl Conductor {
     }
 }
 
-/// Pieces that were put aside while the program stood still, and whose digests are not known: the device finds
-/// them a few at a time, somewhat before they are copied, so that what the store has need not be. All at once they
-/// would keep the program's kernels from the device for 0.7 ms a GiB; each batch but the first looks for a moment at which
-/// the program has nothing there.
+/// Hashes the pieces that were copied to a pool in the stop, in batches, somewhat before they are copied to the host, so
+/// that chunks which the store has are not copied. Hashing all at once would keep the program's kernels off the device
+/// for 0.7 ms a GiB; each batch but the first waits for a moment at which the device is idle.
 struct Names {
     by_device: BTreeMap<u32, Receiver<Named>>,
 }
@@ -153,13 +153,13 @@ impl Names {
                             "hash what was put aside on device {device}"
                         )));
                     let failed = named.is_err();
-                    // Nobody wants them any more once the copying has ended.
+                    // The receiver has gone when the copying has ended.
                     if give.send(named).is_err() || failed {
                         return;
                     }
                 }
             };
-            // Without a thread they are hashed where they arrive.
+            // Without a thread the pieces are hashed where they arrive.
             let thread = Builder::new().name(format!("hash {device}"));
             thread.spawn_scoped(scope, hash).ok()?;
             Some((device, batches))
@@ -169,7 +169,7 @@ impl Names {
         }
     }
 
-    /// What is known of a piece that is about to be copied.
+    /// The digest of a piece that is about to be copied.
     fn name(&mut self, shared: &Shared, index: usize) -> Result<Digest, EngineError> {
         loop {
             let (device, digest) = {
@@ -192,12 +192,12 @@ impl Names {
     }
 }
 
-/// A few pieces at a time: their indices, and where they lie.
+/// Batches of pieces: their indices, and where they lie (address, bytes).
 fn batches_of((indices, places): &Aside) -> impl Iterator<Item = (&[usize], &[(u64, u64)])> {
     indices.chunks(TOGETHER).zip(places.chunks(TOGETHER))
 }
 
-/// The next piece to copy, its state changed accordingly; `None` if there is none just now.
+/// The next piece to copy, with its state changed; `None` if there is none now.
 fn next(shared: &Shared, driver: &Driver) -> Option<(usize, Order)> {
     let mut inner = shared.inner.lock();
     let yields = inner
@@ -269,7 +269,7 @@ fn read(shared: &Shared, piece: &Piece) {
     inner.cost.timeline.copied(piece.len as u64);
 }
 
-/// Begins another pass over what was written meanwhile, if it pays.
+/// Begins another pass over pieces that were written again, if that is worthwhile.
 fn another_pass(inner: &mut Inner) -> bool {
     let dirty = inner.map.dirty_bytes();
     if inner.passes >= PASSES || dirty == 0 || dirty as f64 > SHRINKING * inner.last_pass as f64 {

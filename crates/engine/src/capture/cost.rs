@@ -1,4 +1,4 @@
-//! What a capture costs the program, counted while it goes on.
+//! Counts what a capture costs the program, while it goes on.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
-//! Which pieces of the session's device memory are in which state, while it is copied behind the program.
+//! The state of each piece of device memory while it is copied during a capture.
 //!
 //! ```text
 //!                 ┌────────────── copy ───────────► Copying ───┐
 //!   Untouched ────┤                                            ├──► Done
 //!                 └─ about to be written ─► Isolated ─► Draining┘
 //! ```
-//! (PhoenixOS, section 4.2; there by buffer, here by piece of it.) Pure bookkeeping: no device, no clock.
+//! (PhoenixOS, section 4.2; there per buffer, here per piece of a buffer.) Pure bookkeeping: no device, no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +33,7 @@ pub(crate) enum State {
     Isolated { slot: Slot, mark: Mark },
     /// Being copied to the host from its slot.
     Draining(Slot),
-    /// Needed no more: copied, or nothing to copy.
+    /// Copied, or not needed.
     Done,
 }
 
@@ -54,7 +54,7 @@ struct Alias {
     buffer: usize,
     /// Offset of the first address within the buffer.
     offset: u64,
-    /// Whether neighbours belong to it as far as a pointer into it is concerned.
+    /// Whether adjacent aliases count as one buffer for a pointer into it.
     joins: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct ChunkMap {
     pieces: Vec<Piece>,
     states: Vec<State>,
     digests: Vec<Digest>,
-    /// Written since its copy began: it has to be copied again, when the image is of the end.
+    /// Pieces written since their copy began: for an image of the end they have to be copied again.
     dirty: Vec<bool>,
     owner: Vec<usize>,
     buffers: Vec<Buffer>,
@@ -79,7 +79,7 @@ pub(crate) struct ChunkMap {
     by_number: BTreeMap<u64, usize>,
     cursor: usize,
     wanted: VecDeque<usize>,
-    /// Pieces that somebody has waited for since before their copy began, being copied.
+    /// Pieces being copied that an operation has waited for since before their copy began.
     urgent: BTreeSet<usize>,
     isolated: VecDeque<usize>,
     left: Left,
@@ -102,8 +102,8 @@ pub(crate) fn address_of(piece: &Piece) -> Address {
 }
 
 impl ChunkMap {
-    /// A map of `pieces`, all of device memory and sorted by buffer and offset. Of each what it must be, if
-    /// that is known, and whether it has to be copied.
+    /// A map of `pieces`, all in device memory and sorted by buffer and offset: for each the digest it must have, if
+    /// known, and whether it has to be copied.
     pub(crate) fn new(session: &Session, pieces: &[(Piece, Digest, bool)]) -> Self {
         let mut map = Self::default();
         for (piece, digest, wanted) in pieces {
@@ -131,7 +131,7 @@ impl ChunkMap {
         map
     }
 
-    /// A map of everything on devices, of which nothing is known.
+    /// A map of all pieces on devices, with unknown digests.
     pub(crate) fn unknown(session: &Session, plan: &[Piece]) -> Self {
         let watched = plan.iter().filter(|piece| piece.is_on_device());
         let watched: Vec<_> = watched
@@ -183,7 +183,7 @@ impl ChunkMap {
         }
     }
 
-    /// Indices of the pieces that `target` touches: those that are not done, or all (`done`).
+    /// Adds the indices of the pieces that `target` touches to `into`: those that are not done, or all if `done`.
     pub(crate) fn touched(&self, target: &Target, done: bool, into: &mut Vec<usize>) {
         match *target {
             Target::Exactly(Range { start, len }) => self.within(start, len, done, into),
@@ -213,7 +213,7 @@ impl ChunkMap {
         Some(self.pieces[self.buffers[alias.buffer].first].buffer)
     }
 
-    /// Mappings side by side look like one buffer to the program.
+    /// The addresses of all adjacent mappings, which are one buffer to the program.
     fn joined(&self, mut start: Address, mut end: Address) -> (Address, Address) {
         while let Some((before, alias)) = self.aliases.range(..start).next_back()
             && alias.end == start
@@ -259,7 +259,7 @@ impl ChunkMap {
         self.states[index]
     }
 
-    /// What the piece was when the capture began, if that is known.
+    /// The digest of the piece when the capture began, if known.
     pub(crate) fn digest(&self, index: usize) -> Digest {
         self.digests[index]
     }
@@ -269,7 +269,7 @@ impl ChunkMap {
         0..self.pieces.len()
     }
 
-    /// The index of a piece of buffer `number`, wherever its source says that it is now.
+    /// The index of a piece, found by its buffer and offset.
     pub(crate) fn index_of(&self, piece: &Piece) -> Option<usize> {
         let buffer = &self.buffers[*self.by_number.get(&piece.buffer)?];
         let nth = (piece.offset / CHUNK) as usize;
@@ -283,7 +283,7 @@ impl ChunkMap {
         self.states[index] = State::Untouched;
     }
 
-    /// Notes what a piece was when the capture began.
+    /// Sets the digest of a piece when the capture began.
     pub(crate) fn set_digest(&mut self, index: usize, digest: Digest) {
         self.digests[index] = digest;
     }
@@ -302,7 +302,7 @@ impl ChunkMap {
         self.states[index] = State::Draining(slot);
     }
 
-    /// A piece is needed no more.
+    /// Marks a piece as done.
     pub(crate) fn set_done(&mut self, index: usize) {
         if self.states[index] == State::Done {
             return;
@@ -314,19 +314,19 @@ impl ChunkMap {
         self.buffers[self.owner[index]].left -= 1;
     }
 
-    /// Somebody waits for this piece.
+    /// Notes that an operation waits for this piece.
     pub(crate) fn want(&mut self, index: usize) {
         if !self.wanted.contains(&index) {
             self.wanted.push_back(index);
         }
     }
 
-    /// Whether somebody waits for pieces whose copy has not begun.
+    /// Whether an operation waits for pieces whose copy has not begun.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.iter().any(|index| self.is_untouched(*index))
     }
 
-    /// Whether pieces are being copied that somebody waits for.
+    /// Whether pieces are being copied that an operation waits for.
     pub(crate) fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
@@ -338,7 +338,7 @@ impl ChunkMap {
         }
     }
 
-    /// The next piece that can be copied from where it lies: first those somebody waits for.
+    /// The next untouched piece to copy; pieces that an operation waits for come first.
     pub(crate) fn next_untouched(&mut self) -> Option<usize> {
         while let Some(index) = self.wanted.pop_front() {
             if self.is_untouched(index) {
@@ -366,7 +366,7 @@ impl ChunkMap {
             let State::Isolated { slot, mark } = self.states[*index] else {
                 continue;
             };
-            // Pieces copied aside together share a mark; it is asked once.
+            // Pieces that were copied aside together share a mark, which is queried once.
             if last != Some(mark) && has_passed(mark) {
                 found = Some((at, *index, slot));
                 break;
@@ -383,7 +383,7 @@ impl ChunkMap {
         self.left
     }
 
-    /// Whether nothing is being read from where it lies; such memory may be freed.
+    /// Whether the piece is not being read at its own address, so that its memory may be freed.
     pub(crate) fn is_quiet(&self, index: usize) -> bool {
         self.states[index] != State::Copying
     }
@@ -406,8 +406,8 @@ impl ChunkMap {
         })
     }
 
-    /// The allocation at `address` is free, and the image does not need what was in it. False while a piece of it is
-    /// being read.
+    /// Notes that the allocation at `address` has been freed, and its content is not needed for the image. False while a
+    /// piece of it is being read.
     pub(crate) fn give_up(&mut self, address: Address) -> bool {
         let Some(alias) = self.aliases.get(&address).copied() else {
             return true;
@@ -432,7 +432,7 @@ impl ChunkMap {
         quiet
     }
 
-    /// Begins another pass over what was written since its copy; the answer is its bytes.
+    /// Begins another pass over the pieces that were written since their copy; returns their bytes.
     pub(crate) fn again(&mut self) -> u64 {
         let mut bytes = 0;
         for index in 0..self.pieces.len() {

@@ -17,6 +17,7 @@ mod begin;
 mod checker;
 mod conductor;
 mod cost;
+mod first_use;
 mod map;
 mod outcome;
 mod pool;

@@ -11,6 +11,7 @@ use super::reference::Reference;
 use super::shared::Verdict;
 use super::validation;
 use crate::files::publish;
+use crate::profile::Profile;
 use crate::records::Records;
 use crate::sink::Sink;
 use crate::{EngineError, Summary};
@@ -80,6 +81,7 @@ pub(super) fn conclude(
         stall,
         validation,
         launched,
+        used,
     } = verdict;
     let ahead = |sink: Sink, overtaken: Option<&BTreeSet<u64>>| {
         sink.signals().go_on();
@@ -129,6 +131,12 @@ pub(super) fn conclude(
         finish.summary,
         finish.start,
     )?;
+    let profile = Profile {
+        order: used,
+        ..Profile::default()
+    };
+    // Advice: without it data comes in the order of its addresses.
+    let _ = profile.store(&finish.image);
     Ok(Outcome::Complete(Image {
         summary,
         stall,

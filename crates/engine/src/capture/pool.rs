@@ -1,4 +1,4 @@
-//! Device memory set aside for copies of what the program is about to overwrite.
+//! The copy-on-write pool: device memory for isolated copies of what the program is about to overwrite.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::pipeline::breathe;
 /// Device memory that is left to the program when the pool takes what is free.
 const MARGIN: u64 = 256 << 20;
 
-/// Memory is made and given back in such pieces: a driver does nothing else for anybody meanwhile.
+/// Memory is made and released in pieces of this many bytes, because a driver serves no other call meanwhile.
 const PIECE: u64 = 128 << 20;
-/// Between two pieces, so that the program's calls come in between.
+/// The pause between two pieces, in which the driver serves the program's calls.
 const BREATH: Duration = Duration::from_micros(500);
 /// Slots start at multiples of this, as allocations do.
 const ALIGN: u64 = 256;
@@ -27,7 +27,7 @@ pub(crate) const PAGE: u64 = 2 << 20;
 /// Slots on one device, first fit.
 pub(crate) struct DevicePool {
     driver: Arc<Driver>,
-    /// There until it is dropped.
+    /// Its addresses; `None` once the pool is being dropped.
     place: Option<Place>,
     device: u32,
     base: u64,
@@ -45,10 +45,10 @@ struct Slots {
     used: u64,
 }
 
-/// Bytes that can be set aside where `place` is. The thread's current context changes.
+/// Bytes that can be set aside on the device of `place`. Changes the thread's current context.
 ///
 /// # Errors
-/// What the driver says.
+/// A driver error.
 pub(crate) fn room(driver: &Driver, place: &Place) -> Result<u64, EngineError> {
     let info = driver
         .set_current(place.context)
@@ -63,7 +63,7 @@ pub(crate) fn slot_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// Addresses for a pool, and where it will be. Dropped, the addresses can be given back.
+/// The addresses of a pool, and its device. When it is dropped, the addresses can be released.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub set_aside: SetAside,
@@ -88,8 +88,8 @@ pub(crate) fn of_device(pools: &mut [DevicePool], device: u32) -> Option<&mut De
 }
 
 impl DevicePool {
-    /// A pool at `place`, smaller than its addresses if the device has less free, even empty. Any thread may
-    /// call it; its current context changes.
+    /// Makes a pool at `place`. It is smaller than its addresses, or even empty, if the device has less free memory. Any
+    /// thread may call this; changes the thread's current context.
     ///
     /// # Errors
     /// The driver fails in another way than by having too little memory.
@@ -118,7 +118,7 @@ impl DevicePool {
             let len = PIECE.min(bytes - at);
             let memory = match driver.create_memory(device, len) {
                 Ok(memory) => memory,
-                // What there is has to do.
+                // A smaller pool is used.
                 Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => break,
                 Err(error) => return Err(EngineError::driver(operation)(error)),
             };
@@ -193,7 +193,7 @@ impl Slots {
 }
 
 impl Drop for DevicePool {
-    /// Gives the memory back, on a thread of its own: the driver takes its time. Nothing may use it any more.
+    /// Releases the memory, on a thread of its own because the driver is slow. No work may use it any more.
     fn drop(&mut self) {
         let (Some(place), memory) = (self.place.take(), std::mem::take(&mut self.memory)) else {
             return;
@@ -203,7 +203,7 @@ impl Drop for DevicePool {
         }
         let (driver, bytes) = (Arc::clone(&self.driver), self.bytes);
         let give_back = move || {
-            // What the driver does not take back now goes with the process.
+            // Memory that cannot be released now goes with the process.
             let _ = driver.set_current(place.context);
             for (nth, memory) in (0..).zip(memory) {
                 let at = nth * PIECE;

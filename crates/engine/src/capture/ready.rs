@@ -1,8 +1,8 @@
-//! Getting ready for a capture while the program runs, so that the stop is short.
+//! Prepares a capture while the program runs, so that the stop is short.
 //!
 //! ```text
-//!  sketch   by the thread that serves the program: what is there, addresses for pools      short
-//!  prepare  by any other: staging buffers, hash kernels, pools, a place in the store       takes time
+//!  sketch   by the thread that serves the program: what the session has, addresses for pools   short
+//!  prepare  by any other thread: staging buffers, hash kernels, pools, a place in the store    takes time
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,34 +27,34 @@ use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
 use fermata_terms::Way;
 use fermata_terms::{Validate, Validation};
 
-/// Captures that are overtaken before a session is captured at its end, unless the request names a way.
+/// After this many overtaken captures a session is captured by `recopy`, unless the request names a protocol.
 const OFTEN: u32 = 2;
 
 /// How the program is captured, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wish {
-    /// The way; `None` for the best: on the device if it fits, else `cow`.
+    /// The protocol; `None` for the best: `snapshot` if it fits, else `cow`.
     pub way: Option<Way>,
-    /// Bytes of each device's memory to set aside at most, for `cow`.
+    /// The most bytes of each device's memory to set aside, for `cow`.
     pub pool_bytes: u64,
-    /// What is to vouch for the image.
+    /// How the image is to be validated.
     pub validate: Validate,
 }
 
-/// What can be made ready while the program runs. Dropped, it gives everything back.
+/// A prepared capture. When it is dropped, it releases everything.
 pub struct Prepared {
     tools: Tools,
     staging: Option<PinnedPool>,
     hashers: HashMap<u32, SharedHasher>,
 }
 
-/// What has to be known of a session to make ready for a capture of it.
+/// What has to be known of a session to prepare a capture of it.
 pub struct Sketch {
     wish: Wish,
-    /// Why instrumented kernels cannot vouch for all of the session; empty if they can, or were not asked for.
+    /// Why instrumented kernels cannot validate all of the session; empty if they can, or were not asked for.
     without: String,
     bytes: BTreeMap<u32, u64>,
-    /// The context of each device that its memory is hashed from.
+    /// The context, by device, in which its memory is hashed.
     contexts: BTreeMap<u32, ContextHandle>,
     places: Vec<Place>,
     reach: Reach,
@@ -63,17 +63,17 @@ pub struct Sketch {
     hashes: bool,
 }
 
-/// The first part of getting ready: what only the thread that serves the program can say. Short.
+/// The first, short part of preparing: collects what only the thread that serves the program may read.
 ///
 /// # Errors
-/// What the driver says; the session is as before.
+/// A driver error; the session is as before.
 pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     if wish.way.is_none() && site.live.overtaken >= OFTEN {
-        // What cannot be foreseen need not be, if the image is of the end.
+        // For an image of the end, writes need not be predicted.
         wish.way = Some(Way::Recopy);
     }
     for base in site.live.set_aside.loose() {
-        // Addresses that cannot be given back stay taken, which harms nobody.
+        // Addresses that cannot be released stay reserved, which does no harm.
         let _ = site.live.space.unreserve(base);
     }
     variables::discover(site)?;
@@ -131,11 +131,11 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     })
 }
 
-/// The second part of getting ready: what takes time, while the program runs. Any thread may call it; its
-/// current context changes.
+/// The second part of preparing: what takes time, while the program runs. Any thread may call this; changes the thread's
+/// current context.
 ///
 /// # Errors
-/// What the driver or the store says; the session is as before.
+/// A driver or store error; the session is as before.
 pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
     moments::pass("prepare");
     let driver = Arc::clone(&sketch.reach.driver);
@@ -148,7 +148,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
         }
         let there = sketch.hashers.get(device);
         if sketch.hashes && there.is_none_or(|(known, _)| known != context) {
-            // A device that cannot hash is noticed when it should.
+            // A device that cannot hash is found out at the first use.
             if let Ok(hasher) = Hasher::new(&driver, *device) {
                 let shared = (*context, Arc::new(Mutex::new(hasher)));
                 sketch.hashers.insert(*device, shared);
@@ -207,17 +207,17 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
 }
 
 impl Prepared {
-    /// The way it will go.
+    /// The protocol that will be used.
     pub fn way(&self) -> Way {
         self.tools.way
     }
 
-    /// What will vouch for it.
+    /// How the image will be validated.
     pub fn validation(&self) -> &Validation {
         &self.tools.validation
     }
 
-    /// What the capture works with; what was made for the session stays with it.
+    /// Hands over what the capture works with. Objects that were made for the session stay with the session.
     pub(super) fn hand_over(self, live: &mut Live) -> Tools {
         if live.staging.is_none() {
             live.staging = self.staging;

@@ -1,21 +1,21 @@
-//! The stopped copy's digests, kept to be compared with what a capture behind the program gives. For tests:
-//! it takes the time that a capture saves.
+//! For tests: digests of a copy that is made in the stop, to be compared with the image of a capture. Taking them costs
+//! the stop that a capture avoids.
 
 use crate::digest::{self, Digest};
 use crate::protocol::{Piece, Source};
 use crate::sink::Chunks;
 use crate::{EngineError, Live};
 
-/// What each piece of device memory was.
+/// The digest of each piece of device memory in the stop.
 pub(crate) struct Reference {
     pieces: Vec<(Piece, Digest)>,
 }
 
 impl Reference {
-    /// Copies and hashes all device memory, on the processor, while nothing runs.
+    /// Copies all device memory and hashes it on the processor, while the devices are idle.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub(crate) fn take(live: &mut Live, plan: &[Piece]) -> Result<Self, EngineError> {
         let digests = digest::by_copy(live, plan)?;
         let on_device = |piece: &Piece| matches!(piece.source, Source::Device { .. });

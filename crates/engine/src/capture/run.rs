@@ -1,4 +1,4 @@
-//! A capture under way: the gate and the thread that copies.
+//! A capture under way: starts the gate and the thread that copies, and waits for the end.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,8 +27,8 @@ pub struct Capture {
     steps: Vec<Step>,
 }
 
-/// Starts the thread that copies. An image of the start has something to finish with; that of the end is
-/// finished by the stop.
+/// Starts the thread that copies. It finishes an image of the start itself (`finish`); the stop finishes an image of the
+/// end.
 pub(super) fn launch(
     site: &mut Site,
     tools: Tools,
@@ -89,7 +89,7 @@ pub(super) fn launch(
 }
 
 impl Capture {
-    /// How it goes: a snapshot that no longer fits goes as `cow`.
+    /// The protocol in use: a snapshot that no longer fits becomes `cow`.
     pub fn way(&self) -> Way {
         self.way
     }
@@ -100,17 +100,17 @@ impl Capture {
         (moved, self.total.max(moved))
     }
 
-    /// What the stop at its begin has spent its time on.
+    /// The steps of the stop at its beginning, with their times.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Whether it has ended, one way or the other.
+    /// Whether it has ended, with an image or without.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it early: the program goes on, and there is no image. Copying ahead ends without harm.
+    /// Ends it early, without an image; the program goes on. What was copied ahead can still be used.
     pub fn give_up(&self, why: &str) {
         self.shared.give_up(EngineError::Internal(why.to_owned()));
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{FunctionId, StreamRef};
+use fermata_abi::op::{Address, FunctionId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, EventHandle, StreamHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::cost::Cost;
+use super::first_use::FirstUse;
 use super::map::{ChunkMap, Mark};
 use super::pool::{DevicePool, of_device};
 use super::purpose::Purpose;
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub checked_in: BTreeSet<ContextHandle>,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
     pub launched: HashMap<FunctionId, bool>,
+    /// In which order the program has used memory meanwhile.
+    pub first_use: FirstUse,
     /// The gate has been closed, and has told all it knows.
     pub closed: bool,
     /// The serving thread waits for a piece.
@@ -74,6 +77,8 @@ pub(crate) struct Verdict {
     pub validation: Validation,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
     pub launched: HashMap<FunctionId, bool>,
+    /// Device memory that the program has used meanwhile, first used first.
+    pub used: Vec<Address>,
 }
 
 /// See the module.
@@ -112,6 +117,7 @@ impl Shared {
             validation,
             checked_in: BTreeSet::new(),
             launched: HashMap::new(),
+            first_use: FirstUse::default(),
             closed: false,
             pressed: false,
             signals,
@@ -207,6 +213,7 @@ impl Shared {
             stall: inner.cost.stall(),
             validation,
             launched: std::mem::take(&mut inner.launched),
+            used: inner.first_use.take(),
         }
     }
 

@@ -1,5 +1,4 @@
-//! What a capture does while the program stands still: everything is copied on the devices, or hashed, and what no gate
-//! watches is read.
+//! The part of a capture in the stop: copies everything on the devices, or hashes it, and reads what no gate can watch.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -23,13 +22,13 @@ use crate::sink::{Order, Sink};
 use crate::steps::Steps;
 use crate::{EngineError, Site, Summary, variables};
 
-/// Variables of a device up to this many bytes are read while the program stands still, for kernels reach
-/// them without naming them.
+/// Variables of a device up to this many bytes are read in the stop, because kernels use them without a parameter that
+/// names them.
 const VARIABLES: u64 = 64 << 20;
 
-/// What the stop has found, and has taken of it.
+/// The result of the stop.
 pub(super) struct Stopped {
-    /// What is still to be copied.
+    /// The pieces, and which are still to be copied.
     pub(super) map: ChunkMap,
     /// Physical memory made reachable for the copies.
     pub(super) exposed: Exposed,
@@ -39,15 +38,15 @@ pub(super) struct Stopped {
     pub(super) reference: Option<Reference>,
     /// Totals of the session.
     pub(super) summary: Summary,
-    /// What took how long.
+    /// Its steps, with their times.
     pub(super) steps: Vec<Step>,
 }
 
-/// Takes what has to be taken while the program stands still, for an image in `folder` that was begun at `start`. `check`: the
-/// image is to be compared with a stopped copy.
+/// Does the work of the stop, for an image in `folder` that was begun at `start`. With `check` the image is compared with
+/// a copy made in the stop.
 ///
 /// # Errors
-/// What the driver says; the session is as before. The thread's current context may have changed.
+/// A driver error; the session is as before. The thread's current context may have changed.
 pub(super) fn take(
     site: &mut Site,
     tools: &mut Tools,
@@ -86,7 +85,7 @@ pub(super) fn take(
     }
 }
 
-/// Copies everything on the devices, or finds what everything is, as the capture's way says.
+/// Copies everything on the devices, or hashes everything, depending on the protocol.
 fn read(
     site: &mut Site,
     tools: &mut Tools,
@@ -98,7 +97,7 @@ fn read(
     {
         return Ok(map);
     }
-    // A snapshot that has outgrown its pool since goes on as this.
+    // The session has outgrown the pool of its snapshot since.
     tools.way = Way::Cow;
     known_all(site, tools, plan, steps)
 }
@@ -108,7 +107,8 @@ fn device_bytes(plan: &[Piece]) -> u64 {
     pieces.map(|piece| piece.len as u64).sum()
 }
 
-/// Reads host memory and arrays, which no gate watches. The session has gone on since the sink was made ready for it.
+/// Reads host memory and arrays, which no gate watches. The plan is that of the session now, which has changed since the
+/// sink was opened.
 fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<(), EngineError> {
     sink.renew(&mut site.live, plan)?;
     let of = |wanted: fn(&Source) -> bool| -> Vec<Piece> {
@@ -142,7 +142,7 @@ fn aside_all(
         let device = device_of(&piece);
         let pool = of_device(&mut tools.pools, device);
         let Some(slot) = pool.and_then(|pool| pool.take(piece.len as u64)) else {
-            // All of the pool is for what is about to be written.
+            // `cow` needs all of the pool for isolated copies.
             put_back(&mut tools.pools, &map, &aside);
             return Ok(None);
         };
@@ -159,7 +159,7 @@ fn aside_all(
     Ok(Some(map))
 }
 
-/// Gives slots back that nothing was copied to: by device, each with its piece's index in `map`.
+/// Returns slots that nothing was copied to: by device, each with its piece's index in `map`.
 fn put_back(pools: &mut [DevicePool], map: &ChunkMap, aside: &BTreeMap<u32, Vec<(usize, Slot)>>) {
     for pool in pools {
         for (index, slot) in aside.get(&pool.device()).into_iter().flatten() {
@@ -171,7 +171,7 @@ fn put_back(pools: &mut [DevicePool], map: &ChunkMap, aside: &BTreeMap<u32, Vec<
 /// The mark of copies that are complete.
 const PASSED: Mark = Mark::MAX;
 
-/// Finds what everything is, and takes what cannot be watched.
+/// Hashes everything, and copies what no gate can watch.
 fn known_all(
     site: &mut Site,
     tools: &mut Tools,
@@ -210,10 +210,10 @@ fn known_all(
             digest,
         };
         let variable = small && of_variables.contains(&piece.buffer);
-        // What no device can hash could not be validated by content later.
+        // A piece that its device cannot hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
         let mut at_once = variable || unknown || tools.sink.has(&order);
-        // Other processes write it, and no gate of this worker sees them.
+        // Other processes may write the buffer, and this worker's gate does not see their operations.
         if !at_once && site.session.sharing.shared.contains_key(&piece.buffer) {
             let device = device_of(piece);
             match slot_of_shared(&mut tools.pools, device, piece.len as u64) {
@@ -235,13 +235,13 @@ fn known_all(
     Ok(map)
 }
 
-/// Room for what other processes write: at most half of the pool, the rest is for what the program is about to write.
+/// A slot for memory that other processes may write: at most half of the pool, because the rest is for isolated copies.
 fn slot_of_shared(pools: &mut [DevicePool], device: u32, bytes: u64) -> Option<Slot> {
     let pool = of_device(pools, device).filter(|pool| !pool.is_tight());
     pool?.take(bytes)
 }
 
-/// Copies pieces to their slots, by device, and does `meanwhile`. All copies are complete then.
+/// Copies pieces to their slots, by device, and does `meanwhile`. Returns when all copies are complete.
 fn put_aside(
     site: &mut Site,
     map: &mut ChunkMap,
@@ -254,7 +254,7 @@ fn put_aside(
         copy_aside(&site.live.driver, map, aside, StreamHandle::LEGACY).map_err(failed())?;
     }
     let done = meanwhile(site);
-    // Also where that has failed: the pool is given back, and nothing may write it then.
+    // Also after a failure: the pool is released then, so no copy into it may be under way.
     for (device, aside) in aside {
         site.live.forget_current();
         site.live

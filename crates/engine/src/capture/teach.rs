@@ -1,4 +1,4 @@
-//! What a capture that was overtaken teaches the prediction of accesses.
+//! Extends access sets after a capture that was overtaken.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,7 @@ use crate::Site;
 use crate::access::Predictor;
 
 impl Ahead {
-    /// Learns from a capture that was overtaken, in the stop that takes the rest: the access sets of the kernels that may
-    /// have mis-speculated are extended.
+    /// In the stop after a capture was overtaken: extends the access sets of the kernels that may have mis-speculated.
     pub(crate) fn teach(&self, site: &mut Site) {
         if !self.overtaken {
             return;
@@ -27,7 +26,7 @@ impl Ahead {
     }
 }
 
-/// Where the program reaches these buffers.
+/// The program's addresses of these buffers.
 fn addresses(session: &Session, numbers: &BTreeSet<u64>) -> Vec<Address> {
     let mut found = Vec::new();
     for buffer in session.buffers() {

@@ -1,16 +1,16 @@
-//! When a capture copied, put aside and let operations wait: sums over equal spans of time, of which there are few
-//! however long it takes.
+//! The timeline of a capture: when it copied, copied aside and let operations wait, as sums over equal spans of time. The
+//! number of spans is bounded however long it takes.
 //!
 //! ```text
-//!  begun   span   2 span                        a span too many: every two become one
-//!    ├──────┼──────┼─ ... ─┤   each: bytes copied, bytes put aside, time waited
+//!  begun   span   2 span                        one span too many: every two are joined
+//!    ├──────┼──────┼─ ... ─┤   each: bytes copied, bytes copied aside, time waited
 //! ```
 
 use std::time::{Duration, Instant};
 
 use fermata_terms::Timeline;
 
-/// Spans; when time goes beyond the last, every two become one.
+/// The most spans; beyond it every two are joined.
 const SPANS: usize = 256;
 /// How long a span is at first.
 const FIRST: Duration = Duration::from_millis(1);
@@ -35,7 +35,7 @@ pub(crate) struct Spans {
 }
 
 impl Default for Spans {
-    /// One that begins now.
+    /// An empty timeline that begins now.
     fn default() -> Self {
         Self {
             begun: Instant::now(),
@@ -61,17 +61,17 @@ impl Spans {
         }
     }
 
-    /// Bytes have been copied now.
+    /// Counts bytes that have been copied now.
     pub(super) fn copied(&mut self, bytes: u64) {
         self.at(self.begun.elapsed()).copied += bytes;
     }
 
-    /// Bytes are put aside now.
+    /// Counts bytes that are copied aside now.
     pub(super) fn put_aside(&mut self, bytes: u64) {
         self.at(self.begun.elapsed()).aside += bytes;
     }
 
-    /// An operation has waited since then, and does not any more.
+    /// Counts a wait of an operation that began at `since` and ends now.
     pub(super) fn waited(&mut self, since: Instant) {
         let from = since.saturating_duration_since(self.begun);
         self.wait(from, self.begun.elapsed());

@@ -1,4 +1,4 @@
-//! What a capture works with, from its preparation to the thread that copies.
+//! The resources of a capture, handed from its preparation to the thread that copies.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::sink::{Signals, Sink};
 pub(super) struct Tools {
     /// How the program is captured.
     pub(super) way: Way,
-    /// What will vouch for the image.
+    /// How the image will be validated.
     pub(super) validation: Validation,
-    /// Where copies go.
+    /// The sink that takes the copies.
     pub(super) sink: Sink,
     /// Whether the program waits for what the sink takes.
     pub(super) signals: Arc<Signals>,

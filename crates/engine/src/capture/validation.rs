@@ -1,10 +1,11 @@
-//! How an image that is copied while the program runs is validated, and which mis-speculations were found.
+//! Chooses how the image of a capture is validated, and which kernels are suspected after a mis-speculation.
 
 use fermata_abi::op::FunctionId;
 use fermata_terms::{Validate, Way};
 
-/// The validation that is used with a way, and why it is another then: what is copied while the program stands still
-/// needs no validation, and what was copied ahead is always compared.
+/// The validation that is used with a protocol, and why if it is not the one asked for: a copy made in the stop needs
+/// no validation, and what was copied ahead is always compared. `without`: why not all kernels are instrumented; may
+/// be empty.
 pub(super) fn settle_on(asked: Validate, way: Way, without: &str) -> (Validate, String) {
     match (asked, way) {
         (Validate::Content, _) | (Validate::Both, Way::Cow | Way::Recopy) => (asked, String::new()),
@@ -25,8 +26,8 @@ pub(super) fn settle_on(asked: Validate, way: Way, without: &str) -> (Validate, 
     }
 }
 
-/// Kernels that have run meanwhile: those of which more was possible than could be foreseen, if there are
-/// any, else all.
+/// The suspected kernels among those launched during the capture, each with whether its access set was complete: those
+/// with an open set if there are any, else all.
 pub(super) fn suspects(
     launched: impl IntoIterator<Item = (FunctionId, bool)> + Clone,
 ) -> Vec<FunctionId> {

@@ -327,6 +327,9 @@ impl Gate for Watch {
         self.set = self.predictor.predict(op, site);
         if self.waiting_since.is_none() {
             self.note_launch(site, op);
+            if self.shared.purpose == Purpose::Start {
+                self.shared.inner.lock().first_use.note(&self.set);
+            }
             let moved = transfer_bytes(op);
             if moved >= NOTABLE {
                 self.shared

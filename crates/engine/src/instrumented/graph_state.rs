@@ -1,4 +1,4 @@
-//! What an executable graph has been given: its kernels' instrumented forms, and their tables.
+//! The instrumented kernels of one executable graph, and their tables.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use fermata_graph::KernelNode;
 use crate::access::Range;
 use crate::live::Instead;
 
-/// What an executable graph has been given.
+/// The instrumented kernels of an executable graph.
 pub(super) struct InstrumentedGraph {
-    /// [`crate::Live::graph_revision`] at that time.
+    /// [`crate::Live::graph_revision`] when it was instrumented.
     pub revision: u64,
     /// Context of the streams that it is launched in.
     pub context: ContextId,
@@ -20,7 +20,7 @@ pub(super) struct InstrumentedGraph {
     pub allowed: Vec<Range>,
     /// By kernel.
     pub tables: BTreeMap<FunctionId, WithTable>,
-    /// Why not all of its kernels check themselves; empty if they do.
+    /// Why not all of its kernels are instrumented; empty if they are.
     pub without: String,
     /// Whether any of its kernels may be instrumented.
     pub instrumented: bool,

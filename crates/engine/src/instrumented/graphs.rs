@@ -1,17 +1,17 @@
-//! Executable graphs whose kernels are instrumented while a capture watches.
+//! Gives executable graphs instrumented kernels during a capture.
 //!
 //! ```text
 //!  as the program has it ── update: instrumented kernels in the kernels' place, each with a table ──► checks its stores
 //!            ▲                                                                              │
 //!            └──────────────── update: the kernels themselves ◄──── nothing is copied any more
 //! ```
-//! The program's own executable graph is updated; no second one is launched in its place. The driver keeps launches of
-//! one executable graph in order whatever their streams, and an update leaves launches under way as they are
-//! (`cuGraphLaunch`, `cuGraphExecUpdate`), so nothing changes for the program. What a graph is foreseen to write has
-//! been kept for the image before it is launched, so each of its kernels may store there.
+//! The program's own executable graph is updated; no second graph is launched instead. The driver runs launches of one
+//! executable graph in order whatever their streams, and an update does not affect launches under way (`cuGraphLaunch`,
+//! `cuGraphExecUpdate`), so nothing changes for the program. The whole access set of a graph has been isolated before it
+//! is launched, so each of its kernels may store anywhere in it.
 //!
-//! A graph that cannot get its kernels back, because something it names is gone, keeps its instrumented kernels, which
-//! do what they do; so their tables stay too.
+//! A graph that cannot get its own kernels back, because something that it names is gone, keeps the instrumented ones,
+//! which compute the same. Their tables stay allocated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::Site;
 use crate::access::Range;
 
 impl Instrumented {
-    /// Launches an executable graph with instrumented kernels in its kernels' place, with `allowed` as the ranges that
-    /// each of them may touch. The answer is why not all of its kernels are checked; empty if they are.
+    /// Launches an executable graph with instrumented kernels, each of which may touch the ranges `allowed`. Returns
+    /// why not all of its kernels are checked; empty if they are.
     ///
     /// # Errors
-    /// What the launch could have said without instrumented kernels.
+    /// An error that the launch could have had without instrumented kernels.
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -45,7 +45,7 @@ impl Instrumented {
         if let Err(error) = &launched
             && instrumented
         {
-            // Nothing orders a launch after this one that has failed, so its tables are not for any other.
+            // No later launch is ordered behind this one, which has failed, so its tables must not be used again.
             let over = ends_context(error.code);
             self.restore_kernels(site, exec);
             if let Some(graph) = self.graphs.get_mut(&exec) {
@@ -60,7 +60,7 @@ impl Instrumented {
         launched.map(|()| without)
     }
 
-    /// Gives an executable graph its own kernels back, for launches from now on.
+    /// Gives an executable graph its own kernels back; launches under way are not affected.
     pub fn put_back(&mut self, site: &mut Site, exec: ExecId) {
         self.restore_kernels(site, exec);
         if self.graphs.get(&exec).is_some_and(|it| !it.instrumented) {
@@ -94,7 +94,7 @@ impl Instrumented {
         }
     }
 
-    /// Makes sure that the graph's kernels are instrumented with these ranges; why not all of them are.
+    /// Instruments the graph's kernels with these ranges, if they are not. Returns why not all of them are.
     fn instrument(
         &mut self,
         site: &mut Site,
@@ -150,7 +150,7 @@ impl Instrumented {
         known.map(|it| it.without.clone()).unwrap_or_default()
     }
 
-    /// Finds the instrumented kernels of a graph's kernels, and a table for each; notes what has none.
+    /// Finds the instrumented form and a table for each of a graph's kernels; notes kernels without one.
     fn tables_of(
         &mut self,
         site: &mut Site,

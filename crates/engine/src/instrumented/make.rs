@@ -1,4 +1,4 @@
-//! Making and loading the instrumented kernels of one module.
+//! Makes and loads the instrumented kernels of one module.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn version_of(live: &Live, function: FunctionHandle) -> Option<u32> {
 }
 
 impl Instrumented {
-    /// Instruments these kernels of a module, or notes why that cannot be.
+    /// Instruments these kernels of a module, or notes why that is not possible.
     pub(super) fn make(
         &mut self,
         site: &mut Site,
@@ -89,7 +89,7 @@ impl Instrumented {
         Ok(())
     }
 
-    /// Makes the text over and loads it into the current context; `None` if no kernel is left.
+    /// Instruments the text and loads it into the current context; `None` if no kernel is left.
     fn load(
         &mut self,
         live: &Live,

@@ -1,5 +1,5 @@
-//! Instrumented kernels at run time: launched in a kernel's place, they check each global access against the
-//! ranges that speculation has named, and report the first one outside (PhoenixOS, section 4.1).
+//! Instrumented kernels: launched in place of the program's kernels, they check each global access against the ranges
+//! that they are given, and report the first access outside (PhoenixOS, section 4.1).
 //!
 //! ```text
 //!  prepare: image ─ text ─ guard ─ bind ─► instrumented module, beside the original, with its variables  (make)
@@ -7,9 +7,9 @@
 //!                                    │ first access outside
 //!  violations ◄── record in pinned memory ◄┘
 //! ```
-//! Instrumented kernels are made before anything stops, once per module; what has none is named with the reason, and
-//! content validation has to do. Loading an instrumented kernel may fail, launching one too: the original runs then.
-//! Executable graphs are given instrumented kernels for a time (graphs).
+//! They are made before the program is stopped, once per module. A kernel that cannot be instrumented is reported
+//! with the reason, and content validation is used instead. If loading or launching an instrumented kernel fails, the
+//! original runs. Executable graphs get instrumented kernels for the time of a capture (`graphs`).
 
 mod graph_state;
 mod graphs;
@@ -35,16 +35,16 @@ use graph_state::InstrumentedGraph;
 use tables::{Report, Tables};
 use texts::Texts;
 
-/// What instrumented kernels have found: accesses of a kernel outside the ranges it was launched with.
+/// A report of an instrumented kernel: it has accessed memory outside the ranges it was launched with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The kernel.
     pub function: FunctionId,
     /// Its name.
     pub kernel: String,
-    /// The first access: where.
+    /// Address of the first such access.
     pub address: Address,
-    /// The first access: how many bytes.
+    /// Bytes of that access.
     pub bytes: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct NotInstrumented {
 pub struct Instrumentation {
     /// Kernels that are instrumented now.
     pub instrumented: usize,
-    /// Those that have none.
+    /// Kernels that cannot be instrumented.
     pub without: Vec<NotInstrumented>,
     /// Seconds spent.
     pub seconds: f64,
@@ -75,9 +75,9 @@ struct InstrumentedKernel {
     function: FunctionHandle,
     kernel: String,
     context: ContextId,
-    /// Where the table's address goes in the parameter block.
+    /// Offset of the table's address in the parameter block.
     table_at: usize,
-    /// Larger blocks are beyond it: it needs more registers than the original.
+    /// The most threads of a block: fewer than the original allows, because it needs more registers.
     max_threads: u64,
     /// Attributes as they were last set.
     attributes: BTreeMap<i32, i32>,
@@ -98,15 +98,15 @@ pub struct Instrumented {
     without: HandleMap<FunctionId, NotInstrumented>,
     modules: Vec<InstrumentedModule>,
     tables: HashMap<ContextId, Tables>,
-    /// Executable graphs whose kernels are instrumented kernels, or cannot be.
+    /// Executable graphs whose kernels are instrumented, or cannot be.
     graphs: HandleMap<ExecId, InstrumentedGraph>,
-    /// The parameter block of the launch at hand.
+    /// The parameter block of the current launch.
     params: Vec<u8>,
 }
 
 impl Instrumented {
-    /// No instrumented kernels yet; they will check `what`. `depth` launches of a kernel in a stream, at least one, are
-    /// told apart when they report; each costs a small table.
+    /// No instrumented kernels yet; they will check the accesses `what`. `depth` launches of a kernel in a stream (at
+    /// least one) can report separately; each costs a small table.
     pub fn new(what: Guard, depth: usize) -> Self {
         Self {
             what,
@@ -120,13 +120,13 @@ impl Instrumented {
         }
     }
 
-    /// Which accesses they check.
+    /// Which accesses are checked.
     pub fn what(&self) -> Guard {
         self.what
     }
 
-    /// Instruments all kernels of the session that are not yet. Compiles, so it takes its time;
-    /// nothing needs to stand still for it.
+    /// Instruments all kernels of the session that are not instrumented yet. This compiles, so it takes long; the
+    /// program may run meanwhile.
     ///
     /// # Errors
     /// A context cannot be entered. A kernel that cannot be instrumented is no error.
@@ -162,12 +162,12 @@ impl Instrumented {
         self.without.get(&function)
     }
 
-    /// Launches the instrumented kernel in the kernel's place, with `allowed` as the ranges it may touch; they are used
-    /// until the next launch of the kernel in this stream names others. False if it has no instrumented kernel, or one
-    /// that cannot run so, whatever the driver says: the original must be launched.
+    /// Launches the instrumented kernel in place of the kernel, with `allowed` as the ranges it may touch; they apply
+    /// until the next launch of the kernel in this stream names others. False if there is no instrumented kernel, or
+    /// the driver cannot launch it: the caller must launch the original.
     ///
     /// # Errors
-    /// What a launch of the original could have said.
+    /// An error that a launch of the original could have had.
     pub fn launch(
         &mut self,
         site: &mut Site,
@@ -227,17 +227,17 @@ impl Instrumented {
                     instrumented.max_threads =
                         instrumented.max_threads.min(threads.saturating_sub(1));
                 }
-                // An instrumented kernel takes more shared memory, too. What is wrong with the launch itself the
-                // original says.
+                // An instrumented kernel takes more shared memory, too. If the launch itself is wrong, the
+                // original reports that.
                 Ok(false)
             }
         }
     }
 
-    /// What has been found since the last call. Kernels that are still running may report later.
+    /// The reports since the last call. Kernels that are still running may report later.
     ///
     /// # Errors
-    /// What the driver says when kernels are to report again; what was read by then comes with the next call.
+    /// A driver error while reporting is enabled again; reports that were read by then come with the next call.
     pub fn violations(&mut self, live: &mut Live) -> Result<Vec<Violation>, DriverError> {
         let mut found = Vec::new();
         for (context, tables) in &mut self.tables {
@@ -255,8 +255,7 @@ impl Instrumented {
         Ok(found)
     }
 
-    /// What has been found and not been fetched, as the host sees it; the device is not asked, so this works when it
-    /// has faulted.
+    /// The reports that have not been fetched, read from host memory: this works when the device has faulted.
     pub fn reported(&self) -> Vec<Violation> {
         let reports = self.tables.values().flat_map(Tables::reported);
         reports
@@ -269,8 +268,8 @@ impl Instrumented {
         self.graphs.values().any(InstrumentedGraph::is_instrumented)
     }
 
-    /// Lets go of instrumented kernels whose module or context is gone. To be called while no launch of theirs is under
-    /// way, at the latest by the next [`Instrumented::prepare`], which does.
+    /// Unloads instrumented kernels whose module or context is gone. To be called while no launch of theirs is under way;
+    /// [`Instrumented::prepare`] calls it.
     pub fn forget(&mut self, site: &mut Site) {
         let Site { session, live } = site;
         let functions = |handle: &FunctionId| session.functions.contains(*handle);
@@ -280,7 +279,7 @@ impl Instrumented {
             if session.modules.contains(module.of) {
                 return true;
             }
-            // A context that is gone has taken its modules along.
+            // A destroyed context has taken its modules along.
             if live.enter(module.context).is_ok() {
                 let _ = live.driver.unload_module(module.handle);
             }
@@ -296,11 +295,11 @@ impl Instrumented {
         }
     }
 
-    /// Gives everything back, executable graphs having their own kernels back. Waits for all work of the contexts in
+    /// Releases everything; executable graphs must have their own kernels back. Waits for all work of the contexts in
     /// which instrumented kernels were launched.
     ///
     /// # Errors
-    /// What the driver says; what could not be given back goes with the process.
+    /// A driver error; what could not be released goes with the process.
     pub fn close(mut self, live: &mut Live) -> Result<(), DriverError> {
         for (context, tables) in self.tables.drain() {
             live.enter(context)?;
@@ -316,7 +315,7 @@ impl Instrumented {
 }
 
 impl InstrumentedKernel {
-    /// Sets the attributes that the program has set.
+    /// Sets the attributes that the program has set on the original.
     fn follow(&mut self, wanted: &BTreeMap<i32, i32>, live: &Live) -> Result<(), DriverError> {
         if self.attributes == *wanted {
             return Ok(());
@@ -361,7 +360,7 @@ fn tables_in<'t>(
     })
 }
 
-/// An instrumented kernel needs more of a multiprocessor than its original.
+/// Whether an error says that the instrumented kernel needs more of a multiprocessor than there is.
 fn is_too_large(code: cu::CUresult) -> bool {
     matches!(
         code,

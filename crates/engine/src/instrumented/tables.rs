@@ -1,14 +1,14 @@
-//! The tables of ranges that instrumented kernels search, in device memory, and the records they write, in pinned
-//! memory.
+//! The tables of allowed ranges that instrumented kernels search (in device memory), and the records that they write (in
+//! pinned memory).
 //!
 //! ```text
 //!  block ─┬─ table of (kernel, stream): header, ranges ── record: 2 words ─┐ pinned
 //!         ├─ ...                                                           ├─ address, bytes
-//!         └─ room                                                          ┘
+//!         └─ unused                                                        ┘
 //! ```
-//! A table belongs to one kernel in one stream, so that the stream's order keeps a table that is used from
-//! being changed: it is written by a copy in that stream, before the launch. Those of an executable graph's
-//! kernels are written so where all launches that use them are of one stream, and else left as they are for others.
+//! A table belongs to one kernel in one stream, and is written by a copy in that stream before the launch, so stream
+//! order keeps it unchanged while it is used. The tables of an executable graph's kernels are written so if all
+//! launches that use them are in one stream; else they stay unchanged, and new tables are used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ const BLOCK: u64 = 2 << 20;
 const SMALLEST: u64 = 256;
 /// Records made at a time.
 const RECORDS: usize = 512;
-/// Where the part of a table begins that a launch may change: count of ranges, ranges.
+/// Offset of the part of a table that a launch may change: count of ranges, ranges.
 const VARIABLE_PART: u64 = TABLE_HEADER_BYTES - 8;
-/// Tables of graphs that are left for others during one capture; beyond that a graph is not checked.
+/// Tables of graphs that may be replaced by new ones during one capture; beyond that a graph is not checked.
 const LEFT: usize = 4096;
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
 
-/// What a kernel has reported.
+/// The first out-of-range access that a kernel has reported.
 #[derive(Clone, Copy)]
 pub(super) struct Report {
     pub function: FunctionId,
@@ -48,7 +48,7 @@ struct Table {
     room: u64,
     /// Index of its first record word.
     record: usize,
-    /// As they were given last.
+    /// The ranges that it was last given.
     allowed: Vec<Range>,
 }
 
@@ -59,8 +59,8 @@ struct Turns {
     next: usize,
 }
 
-/// The tables of one context. Work that uses them may be under way when they are dropped, so their memory
-/// then stays until the process ends; [`Tables::release`] gives it back.
+/// The tables of one context. Dropping them does not free their memory, because work that uses it may be under way;
+/// [`Tables::release`] does.
 pub(super) struct Tables {
     driver: Arc<Driver>,
     device: u32,
@@ -74,13 +74,13 @@ pub(super) struct Tables {
     by_launch: HashMap<(FunctionId, StreamRef), Turns>,
     /// By executable graph and kernel.
     by_graph: HashMap<(ExecId, FunctionId), usize>,
-    /// Those of graphs that launches under way may still use.
+    /// Replaced tables of graphs that launches under way may still use.
     left: Vec<usize>,
-    /// Those that nothing uses.
+    /// Unused tables.
     spare: Vec<usize>,
-    /// Reports that were found when a table's turn came again, or could not be handed over.
+    /// Reports that were read when a table was used again, or could not be handed over.
     early: Vec<Report>,
-    /// Zeros, and where they are copied from so that no kernel under way is waited for.
+    /// Zeros to clear records with, and the stream for those copies, which waits for no kernel.
     zero: PinnedWords,
     aside: StreamHandle,
     buffer: Vec<u8>,
@@ -136,8 +136,9 @@ impl Tables {
         Ok(self.tables[index].address)
     }
 
-    /// The table for a kernel of the executable graph `exec`, holding `allowed`, and whether whatever uses it was
-    /// launched in this stream. `in_order`: whether that is so of the one there is. `None` if there are too many.
+    /// The table for a kernel of the executable graph `exec`, holding `allowed`, and whether all its users were
+    /// launched in this stream. `in_order`: whether that is so for the existing table. `None` if there are too many
+    /// tables.
     pub fn table_of_graph(
         &mut self,
         driver: &Driver,
@@ -149,7 +150,7 @@ impl Tables {
         let key = (exec, function);
         if let Some(index) = self.by_graph.get(&key).copied() {
             let table = &self.tables[index];
-            // What was written in this stream is there for whatever comes here.
+            // Writes in this stream come before all later work in it.
             let (here, same) = (table.stream == stream, table.allowed == allowed);
             if here && (same || in_order && self.rewrite(driver, index, on, allowed)?) {
                 return Ok(Some((self.tables[index].address, in_order)));
@@ -163,7 +164,7 @@ impl Tables {
         Ok(Some((self.tables[index].address, true)))
     }
 
-    /// Takes the tables of graphs back, which no launch may use any more; those of the graphs in `kept` stay.
+    /// Takes the tables of graphs back, which no launch may use any more, except those of the graphs in `kept`.
     pub fn recycle(&mut self, kept: &dyn Fn(ExecId) -> bool) {
         let gone = self.by_graph.extract_if(|(exec, _), _| !kept(*exec));
         self.spare.extend(gone.map(|(_, index)| index));
@@ -183,14 +184,14 @@ impl Tables {
         if VARIABLE_PART + bytes.len() as u64 > table.room {
             return Ok(false);
         }
-        // If the copy fails nobody knows what the table holds.
+        // If the copy fails, the content of the table is unknown.
         table.allowed.clear();
         driver.copy_from_slice((table.address + VARIABLE_PART).raw(), bytes, on)?;
         table.allowed.extend_from_slice(allowed);
         Ok(true)
     }
 
-    /// A table with these ranges: one that nothing uses, or another.
+    /// A table with these ranges: an unused one, or a new one.
     fn make(
         &mut self,
         driver: &Driver,
@@ -222,14 +223,14 @@ impl Tables {
         Ok(index)
     }
 
-    /// Gives the memory back. Nothing may be under way that uses it.
+    /// Frees the memory. No work that uses it may be under way.
     pub fn release(mut self) {
         self.blocks.clear();
         // A stream of a context that is gone is gone too.
         let _ = self.driver.destroy_stream(self.aside);
     }
 
-    /// Takes the report of an earlier launch away, before the table is used for another.
+    /// Collects the report of an earlier launch, before its table is used for another.
     fn collect(&mut self, index: usize, on: StreamHandle) -> Result<(), DriverError> {
         let table = &self.tables[index];
         if self.depth > 1
@@ -263,21 +264,21 @@ impl Tables {
         })
     }
 
-    /// The reports, taken away so that kernels report again: those under way too where launches are not told apart. The
-    /// context is current.
+    /// Takes the reports, so that kernels report again; kernels under way, too, if launches do not report separately. The
+    /// context must be current.
     pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
         for table in &self.tables {
             let Some(report) = self.report(table) else {
                 continue;
             };
             self.early.push(report);
-            // First this: what is reported after the device's word is cleared is there to stay.
+            // Cleared first, so that a report after the device's word is cleared is not lost.
             self.clear_word(table.record);
             if self.depth == 1 {
                 let zero = self.zero.address(0);
                 self.driver.copy(table.address.raw(), zero, 8, self.aside)?;
             }
-            // The next launch reports in any case. A stream that is gone has none.
+            // If this fails, the next launch reports in any case. A destroyed stream has no next launch.
             if let Ok(on) = live.stream(table.stream) {
                 self.driver.fill(table.address.raw(), 0, 4, 0, 2, 1, on)?;
             }
@@ -291,7 +292,7 @@ impl Tables {
         stream: StreamRef,
         ranges: u64,
     ) -> Result<usize, DriverError> {
-        // Some room to grow, so that a few more ranges need no new table.
+        // Space for two more ranges, so that a few more need no new table.
         let room = (TABLE_HEADER_BYTES + 16 * (ranges + 2))
             .next_power_of_two()
             .max(SMALLEST);

@@ -1,4 +1,4 @@
-//! Launch attributes as the driver reads them: what names an object of the program names the driver's.
+//! Translates launch attributes for the driver: the program's handles become the driver's.
 
 use fermata_abi::op::Launch;
 use fermata_abi::sys::driver as cu;
@@ -8,10 +8,10 @@ use fermata_graph::KernelNode;
 use crate::Live;
 
 impl Live {
-    /// Those of a launch.
+    /// The attributes of a launch.
     ///
     /// # Errors
-    /// An event that is not there.
+    /// An event does not exist.
     pub fn launch_attributes(
         &self,
         launch: &Launch<'_>,
@@ -36,7 +36,7 @@ impl Live {
     }
 }
 
-/// Those of a kernel node, none of which names an object.
+/// The attributes of a kernel node, none of which names an object.
 pub(super) fn of_node(node: &KernelNode) -> Vec<LaunchAttribute> {
     let given = node.attributes.iter();
     given

@@ -1,4 +1,4 @@
-//! Making the contexts of a program, the same way for the program and at a restore.
+//! Makes a program's contexts, in the same way for the program and in a restore.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use fermata_state::{Context, ContextPlace};
 use super::{Live, LiveContext};
 
 impl Live {
-    /// Makes a context, which becomes current: in its slot of addresses, and with our kernels before the program's modules, as
-    /// its place says. Without a place it is one that the worker has had from the beginning.
+    /// Makes a context and makes it current: in its slot of addresses, and with Fermata's kernels loaded before the
+    /// program's modules, as `place` says. Without a place it is the context that the worker had from the beginning.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A driver error.
     pub fn make_context(
         &mut self,
         id: ContextId,
@@ -44,8 +44,8 @@ impl Live {
         self.enter(id).map(drop)
     }
 
-    /// Whether our kernels belong into a context of this device that is made now: its first capture, and every restore, is to
-    /// find them there, since where a driver puts variables depends on what was loaded before.
+    /// Whether Fermata's kernels have to be loaded into a new context of this device: its first capture and every
+    /// restore must find them, because the driver places variables depending on what was loaded before.
     pub fn wants_kernels_first(&self, device: u32) -> bool {
         let first = self.contexts.values().all(|it| it.device != device);
         first && self.hashers.contains_key(&0) && !self.hashers.contains_key(&device)

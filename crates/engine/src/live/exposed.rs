@@ -1,4 +1,4 @@
-//! Physical memory made reachable for copying, wherever the program has mapped it or not.
+//! Maps physical memory of the program for copying, wherever the program has mapped it, or not.
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ impl Live {
             )
         });
         if let Err(error) = mapped {
-            // Whether it had been mapped is not known; unmapping what is not mapped does nothing.
+            // It may not have been mapped; unmapping does nothing then.
             let _ = self.driver.unmap(address, size);
             let _ = self.space.unreserve(address);
             return Err(EngineError::driver(operation)(error));

@@ -1,4 +1,4 @@
-//! Executable graphs: from data to the driver's objects.
+//! Builds and updates the driver's executable graphs from graphs as data.
 
 use std::borrow::Cow;
 
@@ -15,13 +15,13 @@ use super::attributes::of_node;
 use super::templates::{MadeNode, Nodes, Template, is_kept, node_at};
 use crate::Live;
 
-/// What takes the place of a kernel node's function and parameter block.
+/// A function and a parameter block that replace those of a kernel node.
 pub(crate) struct Instead {
     pub function: FunctionHandle,
     pub params: Vec<u8>,
 }
 
-/// Says which kernel nodes get something else; the others stay as the program has made them.
+/// The replacement of a kernel node, if it has one.
 pub(crate) type Replacements<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
 
 const PLAIN: Replacements<'static> = &|_: &KernelNode| None;
@@ -30,7 +30,7 @@ const PLAIN: Replacements<'static> = &|_: &KernelNode| None;
 #[derive(Clone, Copy)]
 struct Build<'a> {
     replacements: Replacements<'a>,
-    /// Whether nodes of child graphs will be named.
+    /// Whether nodes of child graphs will be addressed.
     names_inside: bool,
 }
 
@@ -130,7 +130,7 @@ impl Live {
         updated
     }
 
-    /// Makes changes in an executable graph that make it `graph`.
+    /// Applies `changes` to an executable graph; the result is `graph`.
     ///
     /// # Errors
     /// As [`Live::update`].
@@ -140,7 +140,7 @@ impl Live {
         graph: &Graph,
         changes: &[KernelChange<'_>],
     ) -> Result<(), DriverError> {
-        // What a node does not take, the whole graph may.
+        // A change that a single node refuses may be possible for the whole graph.
         if let Ok(true) = self.set_kernels(exec, changes) {
             self.revise(exec);
             return Ok(());
@@ -177,17 +177,17 @@ impl Live {
         Ok(true)
     }
 
-    /// No two states of executable graphs have one number, also if one is made again under a handle.
+    /// Gives the graph a new revision number. No two states have the same number, also if a handle is used again.
     fn revise(&mut self, exec: ExecId) {
         self.last_revision += 1;
         self.revisions.insert(exec, self.last_revision);
     }
 
-    /// Gives an executable graph the parameters of `graph`, with other kernels where `replacements` says so, for launches
-    /// from now on: those that are under way keep theirs (CUDA programming guide, updating instantiated graphs).
+    /// Gives an executable graph the parameters of `graph`, with the kernels of `replacements`, for later launches.
+    /// Launches under way are not affected (CUDA programming guide, updating instantiated graphs).
     ///
     /// # Errors
-    /// As [`Live::update`]; the graph may have been changed in part then.
+    /// As [`Live::update`]; the graph may then be partly changed.
     pub(crate) fn replace_kernels(
         &mut self,
         exec: ExecId,
@@ -223,7 +223,7 @@ impl Live {
         updated
     }
 
-    /// Takes an executable graph out that is about to be destroyed, with all that is known of it.
+    /// Removes an executable graph that is about to be destroyed, with all that is known of it.
     pub fn take_executable(&mut self, exec: ExecId) -> Option<(ExecHandle, ContextId)> {
         self.revisions.remove(&exec);
         self.drop_template(exec);
@@ -232,7 +232,7 @@ impl Live {
 
     fn drop_template(&mut self, exec: ExecId) {
         if let Some(template) = self.templates.remove(&exec) {
-            // With its context it has gone already.
+            // A failure means that it went with its context.
             let _ = self.driver.destroy_graph(template.graph);
         }
     }
@@ -274,7 +274,7 @@ impl Live {
                     for (from, data) in special {
                         let data = [data.from_port, data.to_port, data.kind];
                         let edge = (from, made.handle);
-                        // A driver that takes no such edge gets one that waits for all of the node.
+                        // For a driver that does not support such an edge: an edge that waits for all of the node.
                         self.driver
                             .add_edge(built, edge, data)
                             .or_else(|_| self.driver.add_edge(built, edge, [0; 3]))?;
@@ -415,15 +415,15 @@ impl Live {
         Ok(MadeNode { handle, inside })
     }
 
-    /// The nodes of a child graph, which is a copy of the graph that it was made from. Those that the driver does not name
-    /// are left out, and cannot be changed by themselves.
+    /// The nodes of a child graph, which is a copy of the graph that it was made from. Nodes that the driver does not
+    /// name are left out, and cannot be changed one by one.
     fn inside(&self, child: NodeHandle, made: Nodes) -> Nodes {
         let Ok(copy) = self.driver.graph_inside(child) else {
             return Nodes::new();
         };
         let named = |(id, original): (NodeId, MadeNode)| {
             let handle = self.driver.node_in_copy(original.handle, copy).ok()?;
-            // Of a graph inside that one there is another copy.
+            // A child graph inside that one is a copy, too.
             let inside = match original.inside.is_empty() {
                 true => Nodes::new(),
                 false => self.inside(handle, original.inside),

@@ -1,7 +1,7 @@
-//! Maps by handle for the path of every launch.
+//! Maps by handle with a fast hash, for the path of every launch.
 //!
-//! Handles are numbers in a row, given out by one program to itself: no other program chooses them, so a hash
-//! that resists chosen keys would only cost time.
+//! Handles are consecutive numbers that a program's own library gives out. No other program chooses them, so a hash that
+//! resists chosen keys would only cost time.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,4 @@
-//! Host callbacks of graphs: what a host node of a graph calls.
+//! Host callbacks of graphs: the functions that host nodes call.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::handles::HandleMap;
 /// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
 pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// What host nodes call, by the callback's id. It lives as long as the process, for a graph may run at any time until
-/// then; so there is one for each callback, however often graphs with it are made or updated.
+/// The functions that host nodes call, by the callback's id. They live as long as the process, because a graph may run at
+/// any time. There is one per callback, however often graphs with it are made or updated.
 #[derive(Default)]
 pub(crate) struct HostCalls(Mutex<HandleMap<u64, &'static HostFn>>);
 

@@ -1,5 +1,5 @@
-//! What captures keep with a session from one checkpoint to the next, each by its type: predictions, instrumented
-//! kernels. This file must not know those types; they are made of what lies above it.
+//! Values that captures keep with a session from one checkpoint to the next, one of each type: predictions, instrumented
+//! kernels. This file must not name those types, because their modules depend on this one.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -9,13 +9,13 @@ use std::collections::HashMap;
 pub(crate) struct Lasting(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
 
 impl Lasting {
-    /// What was put here last of this type.
+    /// Takes the value of this type, if there is one.
     pub fn take<T: Any>(&mut self) -> Option<Box<T>> {
         let found = self.0.remove(&TypeId::of::<T>())?;
         found.downcast().ok()
     }
 
-    /// Keeps it for the next checkpoint.
+    /// Keeps a value for the next checkpoint.
     pub fn put<T: Any + Send + Sync>(&mut self, kept: Box<T>) {
         self.0.insert(TypeId::of::<T>(), kept);
     }

@@ -1,4 +1,4 @@
-//! Arrays with levels: in the driver one object, whose levels are used like any array.
+//! Mipmapped arrays: one object of the driver, whose levels are used like any array.
 
 use fermata_abi::op::{ArrayId, ContextId, Mipmap, MipmapId, Resource};
 use fermata_device::{ArrayShape, DriverError, MipmapHandle, Texels};
@@ -35,10 +35,10 @@ pub fn level_bytes(mipmap: &Mipmap) -> Option<Vec<u64>> {
 }
 
 impl Live {
-    /// Makes an array with levels in a context, and its levels arrays of the session.
+    /// Makes a mipmapped array in a context, and its levels as arrays of the session.
     ///
     /// # Errors
-    /// What the driver says; then there is none.
+    /// A driver error; nothing has been made then.
     pub fn create_mipmap(
         &mut self,
         handle: MipmapId,
@@ -64,7 +64,7 @@ impl Live {
         Ok(())
     }
 
-    /// Takes an array with these levels out; somebody has to destroy it.
+    /// Removes a mipmapped array with these levels; the caller has to destroy it.
     pub fn take_mipmap(
         &mut self,
         handle: MipmapId,
@@ -76,7 +76,7 @@ impl Live {
         self.mipmaps.remove(&handle)
     }
 
-    /// The array that a texture is about, if it is about one.
+    /// The array that a texture reads, if it reads one.
     ///
     /// # Errors
     /// It is gone.

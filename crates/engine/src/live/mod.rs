@@ -1,4 +1,4 @@
-//! The session's objects in the driver, by the program's handles.
+//! The session's objects in the driver, by the program's handles: the handles of the driver, and how objects are made.
 
 mod attributes;
 mod contexts;
@@ -81,7 +81,7 @@ pub struct LiveStream {
     pub context: ContextId,
 }
 
-/// See the module. All of a worker's driver calls that act on a context go through [`Live::enter`].
+/// See the module. Before a driver call that acts on a context, [`Live::enter`] makes the context current.
 pub struct Live {
     /// The driver.
     pub driver: Arc<Driver>,
@@ -91,7 +91,7 @@ pub struct Live {
     pub contexts: HandleMap<ContextId, LiveContext>,
     /// Modules.
     pub modules: HandleMap<ModuleId, ModuleHandle>,
-    /// Modules that the program has unloaded and that are kept, by their place in the order of modules, each with its
+    /// Modules that the program has unloaded and the worker keeps, by their place in the order of modules, each with its
     /// context.
     pub kept: HandleMap<u64, (ModuleHandle, ContextId)>,
     /// Kernels.
@@ -102,7 +102,7 @@ pub struct Live {
     pub events: HandleMap<EventId, (EventHandle, ContextId)>,
     /// Executable graphs, each with its context.
     pub executables: HandleMap<ExecId, (ExecHandle, ContextId)>,
-    /// What executable graphs were made from, where it is kept.
+    /// The graphs that executable graphs were made from, if they are kept.
     pub(crate) templates: HandleMap<ExecId, Template>,
     /// [`Live::graph_revision`] of executable graphs, and the last number given.
     pub(crate) revisions: HandleMap<ExecId, u64>,
@@ -120,31 +120,31 @@ pub struct Live {
     /// Runs host callbacks of graphs.
     pub host_caller: HostCaller,
     pub(crate) host_calls: HostCalls,
-    /// Whether devices hash their own memory; software GPUs are better served by the processor.
+    /// Whether devices hash their own memory; for software GPUs the processor is faster.
     pub device_hashes: bool,
-    /// Whether the texts of kernels are used; without, each is as those of libraries that carry machine code alone.
+    /// Whether the texts of kernels are used; without, every kernel is treated as one that has machine code only.
     pub texts: bool,
-    /// Device variables that are not where the program knows them.
+    /// Device variables that the driver has placed elsewhere than before the checkpoint.
     pub moved: Moved,
-    /// Whether a restore goes on where multiprocessors lie elsewhere than the program was told.
+    /// Whether a restore is allowed on a device whose multiprocessors lie elsewhere than the program was told.
     pub other_places: bool,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
-    /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
+    /// Bytes of host memory, beside the staging buffers, for data that waits for the store.
     pub host_buffer: u64,
     /// Bytes a second that saves write to storage at most; 0 for no limit.
     pub write_rate: u64,
-    /// Staging buffers that are made beside, before anybody needs them.
+    /// Staging buffers that another thread makes ahead.
     pub spare_staging: SpareStaging,
     /// The registered memory tier, if there is one.
     pub tier: Option<Arc<Tier>>,
-    /// Where copies of packs are that lie on a disk.
+    /// The folder with copies of packs that lie on a disk.
     pub copies: Option<PathBuf>,
-    /// What other sessions have in common with this one, until it is loaded.
+    /// The keeper of common memory, until the session is loaded.
     pub keeper: Option<Arc<dyn Keeper>>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
-    /// What a capture has set aside: free memory from the program's point of view.
+    /// Device memory that a capture has set aside, which the program is told is free.
     pub set_aside: SetAside,
     /// The examination of the session's module images.
     pub(crate) examined: Examinations,
@@ -152,7 +152,7 @@ pub struct Live {
     pub(crate) discovered: HashSet<ModuleId>,
     /// What captures keep from one checkpoint to the next.
     pub(crate) lasting: Lasting,
-    /// Captures that unforeseen writes have overtaken.
+    /// The number of captures that mis-speculations have overtaken.
     pub(crate) overtaken: u32,
     current: Option<ContextHandle>,
 }
@@ -166,7 +166,7 @@ fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: impl Raw)
 }
 
 impl Live {
-    /// Nothing yet, on this driver.
+    /// A session without objects, on this driver.
     ///
     /// # Errors
     /// The device range cannot be reserved.
@@ -213,10 +213,10 @@ impl Live {
         })
     }
 
-    /// Makes a context current for this thread, unless it is.
+    /// Makes a context current for this thread, unless it is already.
     ///
     /// # Errors
-    /// Unknown, or what the driver says.
+    /// The context is unknown, or a driver error.
     pub fn enter(&mut self, context: ContextId) -> Result<LiveContext, DriverError> {
         let found = *self.contexts.get(&context).ok_or_else(|| {
             invalid(
@@ -233,12 +233,12 @@ impl Live {
         Ok(found)
     }
 
-    /// To be called when another thread takes over, or a call has changed the current context.
+    /// Forgets which context is current: to be called when another thread takes over, or a call has changed it.
     pub fn forget_current(&mut self) {
         self.current = None;
     }
 
-    /// Makes a stream's context current; the answer is the stream.
+    /// Makes a stream's context current; returns the driver's stream.
     ///
     /// # Errors
     /// Unknown, or what the driver says.
@@ -325,10 +325,10 @@ impl Live {
         self.enter(handle)
     }
 
-    /// Waits until every context has nothing to do.
+    /// Waits until every context is idle.
     ///
     /// # Errors
-    /// What the driver says, and of which context.
+    /// A driver error, and the context that has it.
     pub(crate) fn settle(&mut self) -> Result<(), (ContextId, DriverError)> {
         let contexts: Vec<_> = self.contexts.keys().copied().collect();
         contexts.into_iter().try_for_each(|context| {
@@ -348,7 +348,7 @@ impl Live {
         }
     }
 
-    /// Makes the staging buffers, which are kept for the next transfer.
+    /// Makes the staging buffers, and keeps them for later transfers.
     ///
     /// # Errors
     /// No context, or no memory to pin.

@@ -1,8 +1,9 @@
-//! Where device variables lay that the driver has put elsewhere at a restore.
+//! The former addresses of device variables that the driver has placed elsewhere in a restore.
 //!
-//! Code refers to its variables by name and needs no help. But a program may hold such an address as a number: it has asked
-//! for it, or its memory contains it, as objects of a class with virtual functions do. Then the restore is refused.
-//! Addresses in memory are never rewritten: a number that looks like an address may be none ([decision 017](../../../../docs/decisions/017-variables-stay-where-they-were.md)).
+//! Kernels refer to variables by name, so they are not affected. But a program may hold such an address as a number:
+//! it has asked for it, or its memory contains it, as objects with virtual functions do. Then the restore is refused.
+//! Addresses in memory are never rewritten, because a number that looks like an address may be none ([decision
+//! 017](../../../../docs/decisions/017-variables-stay-where-they-were.md)).
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ impl Moved {
         self.ranges.is_empty()
     }
 
-    /// Whether an address is one inside a variable that has moved, or the one at its end.
+    /// Whether an address lies in the former range of a moved variable, or at its end.
     fn is_stale(&self, address: Address) -> bool {
         let before = self.ranges.range(..=address).next_back();
         before.is_some_and(|(start, size)| address - *start <= *size)

@@ -1,7 +1,7 @@
-//! What copying data needs of a session's driver side, free of the session itself.
+//! The driver's objects that copying data needs, separated from the session.
 //!
-//! A concurrent checkpoint copies on a thread of its own while the program goes on and changes the session.
-//! What is named here was there when the copy was planned and must stay until the copy has ended.
+//! A concurrent checkpoint copies on its own thread while the program goes on and changes the session. The objects named
+//! here existed when the copy was planned, and must exist until the copy has ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Reach {
     arrays: HashMap<ArrayId, (ArrayHandle, u32)>,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
-    /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
+    /// Bytes of host memory, beside the staging buffers, for data that waits for the store.
     pub host_buffer: u64,
     /// Bytes a second that may be written to storage; 0 for no limit.
     pub write_rate: u64,

@@ -1,12 +1,12 @@
-//! Device memory that a capture has taken, which counts as free from the program's point of view.
+//! Device memory that a capture has set aside, which the program is told is free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Bytes set aside by device, and addresses of pools that are gone; shared with the threads that make and
-/// remove pools, which takes longer than the program should wait.
+/// Bytes set aside, by device, and the addresses of pools that have been released. Shared with the threads that make and
+/// release pools.
 #[derive(Debug, Clone, Default)]
 pub struct SetAside {
     inner: Arc<Mutex<Ledger>>,
@@ -42,12 +42,12 @@ impl SetAside {
         ledger.by_device.retain(|_, left| *left > 0);
     }
 
-    /// The pool at this address is gone.
+    /// Notes that the pool at this address has been released.
     pub(crate) fn add_loose(&self, base: u64) {
         self.inner.lock().loose.push(base);
     }
 
-    /// Addresses of pools that are gone, to be given back.
+    /// Takes the addresses of released pools, to be unreserved.
     pub(crate) fn loose(&self) -> Vec<u64> {
         std::mem::take(&mut self.inner.lock().loose)
     }

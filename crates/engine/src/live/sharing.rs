@@ -1,4 +1,4 @@
-//! What the session shares with other processes, offered to their workers, and what it has of theirs.
+//! Memory and events that the session shares: exports its own to the workers of other processes, and imports theirs.
 
 use std::os::fd::OwnedFd;
 
@@ -10,10 +10,10 @@ use crate::share::{ShareError, event_handle};
 use crate::{EngineError, Live};
 
 impl Live {
-    /// Bytes of the physical memory that holds an allocation, where in there it begins, and a descriptor of it.
+    /// Exports the physical memory that holds an allocation: its bytes, the allocation's offset in it, and a descriptor.
     ///
     /// # Errors
-    /// It is not there, or what the driver says.
+    /// The allocation does not exist, or a driver error.
     pub fn export_allocation(&self, address: Address) -> Result<(u64, u64, OwnedFd), EngineError> {
         let backing = self.space.backing(address.raw());
         let (at, len, memory) = backing.ok_or_else(missing)?;
@@ -22,7 +22,7 @@ impl Live {
         Ok((len, (address - at).raw(), descriptor))
     }
 
-    /// Bytes of physical memory that the program has made, and a descriptor of it.
+    /// Exports physical memory that the program has made: its bytes, and a descriptor.
     ///
     /// # Errors
     /// As [`Live::export_allocation`].
@@ -67,9 +67,9 @@ impl Live {
         self.driver.open_event(handle)
     }
 
-    /// Refuses a session that has memory of a process that is no more, or that has freed it: no restore could bring it back. An
-    /// event that its owner has destroyed is a plain one from now on: what was recorded has completed in every image, and
-    /// after that only this process could record it.
+    /// Refuses a session that has memory of a process that has ended, or that has freed the memory: no restore could
+    /// bring it back. An event that its owner has destroyed becomes a plain event: in every image its recordings have
+    /// completed, and afterwards only this process could record it.
     ///
     /// # Errors
     /// [`EngineError::NotCheckpointable`], with the reason.
@@ -97,7 +97,7 @@ impl Live {
     /// Offers everything that the session shares.
     ///
     /// # Errors
-    /// It cannot be exported, or nothing can be offered.
+    /// An object cannot be exported, or the worker cannot offer anything.
     pub(crate) fn share_all(&mut self, session: &Session) -> Result<(), EngineError> {
         let Some(own) = &session.sharing.own else {
             return Ok(());

@@ -1,15 +1,15 @@
-//! Graphs of the driver that executable graphs were made from, kept to name single nodes by.
+//! Keeps the driver's graphs from which executable graphs were made, because single nodes are addressed by their nodes.
 //!
-//! Programs of XLA give some kernels of an executable graph other parameters before every launch. The driver takes them for
-//! one node at a time (`cuGraphExecKernelNodeSetParams`), named by the node of the graph that was made executable, or as a
-//! whole graph (`cuGraphExecUpdate`), which has to be built for that: on an H200 36 us for ten nodes.
+//! XLA gives some kernels of an executable graph other parameters before every launch. The driver takes them for one node
+//! (`cuGraphExecKernelNodeSetParams`), addressed by the node of the original graph, or as a whole graph
+//! (`cuGraphExecUpdate`), which has to be built for that: 36 us for ten nodes on an H200.
 
 use std::collections::HashMap;
 
 use fermata_device::{GraphHandle, NodeHandle};
 use fermata_graph::{Graph, NodeId, NodeKind};
 
-/// Larger graphs are not kept: they would take as much memory again, and nearly all of them stay as they are.
+/// Larger graphs are not kept: they would take as much memory again, and are hardly ever changed.
 const MOST_NODES: usize = 1024;
 
 /// The driver's nodes of a graph.
@@ -18,11 +18,11 @@ pub(crate) type Nodes = HashMap<NodeId, MadeNode>;
 /// A node in the driver.
 pub(crate) struct MadeNode {
     pub handle: NodeHandle,
-    /// The nodes of its own graph, if it is a child graph and they are asked for.
+    /// The nodes of its graph, if it is a child graph and they were asked for.
     pub inside: Nodes,
 }
 
-/// What an executable graph was made from.
+/// The graph that an executable graph was made from.
 pub(crate) struct Template {
     pub graph: GraphHandle,
     pub nodes: Nodes,
@@ -43,7 +43,7 @@ fn count(graph: &Graph) -> usize {
     graph.nodes().map(|(_, node)| of(&node.kind)).sum()
 }
 
-/// The driver's node of a node, by the way to its graph.
+/// The driver's node for a node, which is found by the path of child graphs to it.
 pub(crate) fn node_at(nodes: &Nodes, path: &[NodeId], node: NodeId) -> Option<NodeHandle> {
     match path.split_first() {
         None => nodes.get(&node).map(|it| it.handle),

@@ -1,5 +1,5 @@
-//! Calls of the driver during which no other thread makes anything: where a driver puts a program's variables depends on what was
-//! made before, and must be the same in a restore.
+//! Makes driver calls while no other thread makes mappings: the driver places a program's variables depending on what was
+//! made before, and a restore must get the same addresses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fermata_state::ImageBytes;
 use super::{Live, SpareStaging};
 use crate::Tier;
 
-/// What is made beside: the registered tier, and staging buffers.
+/// Holds off the threads that make mappings: the registered tier, and staging buffers.
 #[derive(Clone)]
 pub struct Undisturbed {
     /// The driver.
@@ -27,7 +27,7 @@ impl Undisturbed {
         self.during(|| self.driver.load_padded_module(image.padded()))
     }
 
-    /// Does `work` while nothing is made beside; what is under way has ended.
+    /// Waits until those threads have finished what they are making, then does `work` while they wait.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let _quiet = self.tier.as_ref().map(|tier| tier.quiet());
         let _held = self.staging.hold();
@@ -36,7 +36,7 @@ impl Undisturbed {
 }
 
 impl Live {
-    /// For work that is not to be disturbed, on any thread.
+    /// For work that must not be disturbed, on any thread.
     pub fn undisturbed(&self) -> Undisturbed {
         Undisturbed {
             driver: Arc::clone(&self.driver),

@@ -1,7 +1,7 @@
-//! Gives a session's device memory back while its worker still lives.
+//! Frees a session's device memory while its worker still runs.
 //!
-//! The driver takes longer to end a worker that has registered much host memory than to free device memory: it gives the
-//! host's pages back one by one. Who waits for the device's memory need not wait for that.
+//! The driver takes longer to end a worker that has registered much host memory than to free device memory, because it
+//! releases the host's pages one by one. Sessions that wait for device memory need not wait for that.
 
 use fermata_state::Session;
 
@@ -9,12 +9,13 @@ use crate::share::Sharing;
 use crate::{EngineError, Live};
 
 impl Live {
-    /// Unmaps and releases all device memory of the session: allocations, physical memory, and what is kept for later ones. No
-    /// work may use it any more, and the session cannot be served any more. Arrays, modules and contexts stay until the worker ends, and
-    /// so does memory that the driver does not release. What the process shares with others is not found any more.
+    /// Unmaps and frees all device memory of the session: allocations, physical memory, and memory kept for later
+    /// allocations. No work may use it any more, and the session cannot be served any more. Arrays, modules and
+    /// contexts stay until the worker ends, and so does memory that the driver refuses to free. Other processes no
+    /// longer find what this one shares.
     ///
     /// # Errors
-    /// What the driver says first.
+    /// The first driver error.
     pub fn vacate(&mut self, session: &Session) -> Result<(), EngineError> {
         self.sharing = Sharing::default();
         if self.contexts.is_empty() {

@@ -1,13 +1,13 @@
-//! The thread that examines module images while the program runs: the hash that they go by, the names of their
-//! variables, whether their kernels print.
+//! The thread that examines module images while the program runs: finds their hash, the names of their variables, and
+//! whether their kernels print.
 //!
 //! ```text
 //!  an image is recorded by a name ─► queue ─► thread: hashes, unpacks, reads ─► done ─► settle: the session's records
 //!                                                                                  └─ finish: before a checkpoint
 //! ```
-//! Libraries bring fat binaries of hundreds of megabytes, packed, for every architecture. No operation of the program
-//! waits until they have been looked through. A checkpoint does, up to a limit, and fails if the examination has: what it
-//! would write could lack a variable.
+//! Libraries have compressed fat binaries of hundreds of megabytes, for every architecture. No operation of the program
+//! waits for their examination. A checkpoint does, up to a limit, and fails if the examination has failed, because the
+//! image could lack a variable.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,14 +23,14 @@ use crate::EngineError;
 
 /// Images up to this size are hashed at once.
 pub(super) const HASHED_AT_ONCE: usize = 8 << 20;
-/// In images up to this size it is looked at once whether their kernels print.
+/// Images up to this size are searched for device `printf` at once.
 pub(super) const PRINTS_AT_ONCE: usize = 256 << 10;
 /// The device side of `printf`, as compilers name it.
 const PRINTS: &[u8] = b"vprintf";
 /// How long a checkpoint waits for the examination.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Looks through an image; tests have others.
+/// The function that examines an image; tests replace it.
 pub(super) type Look = fn(&[u8], Option<u32>) -> ImageFacts;
 
 /// An image to be examined.
@@ -72,7 +72,7 @@ pub(crate) struct Examinations {
     pub(super) queued: BTreeSet<ImageId>,
     /// Images whose examination has failed, and why.
     pub(super) failed: BTreeMap<ImageId, String>,
-    /// Of images that have not been examined: whether they print, where that is known already.
+    /// Whether images that have not been examined print, where that is known already.
     pub(super) printing: BTreeMap<ImageId, bool>,
     shared: Arc<Shared>,
     /// Provisional names given so far.
@@ -94,12 +94,12 @@ impl Examinations {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("examine".to_owned());
         if thread.spawn(move || shared.work()).is_err() {
-            // Without a thread it is done here.
+            // Without a thread the work is done here.
             self.shared.work();
         }
     }
 
-    /// Gives the session what has been found. Whether there was anything.
+    /// Records the results in the session. True if there were any.
     pub(super) fn settle(&mut self, session: &mut Session) -> bool {
         let mut state = self.shared.state.lock();
         let done = std::mem::take(&mut state.done);
@@ -125,13 +125,13 @@ impl Examinations {
             }
         }
         if idle {
-            // The thread has ended without them.
+            // The thread has ended without examining these.
             for name in std::mem::take(&mut self.queued) {
                 let why = "the thread that examines images has failed";
                 self.failed.insert(name, why.to_owned());
             }
         }
-        // A program may load and unload images for weeks.
+        // So that the map does not grow without bound in a program that loads and unloads images for weeks.
         self.failed.retain(|id, _| session.image(id).is_some());
         self.printing.retain(|id, _| session.image(id).is_some());
         any
@@ -154,7 +154,7 @@ impl Examinations {
     }
 }
 
-/// An examination under way, for those who wait for it without the session.
+/// An examination under way, which can be waited for without the session.
 pub struct Examining(Arc<Shared>);
 
 impl Examining {
@@ -164,7 +164,7 @@ impl Examining {
     }
 }
 
-/// Tells those who wait when the thread ends, also if it panics.
+/// Wakes waiting threads when the thread ends, also if it panics.
 struct Working<'d>(&'d Shared);
 
 impl Drop for Working<'_> {
@@ -177,7 +177,7 @@ impl Drop for Working<'_> {
 }
 
 impl Shared {
-    /// Waits until nothing is examined any more; how many images are left if that is not so within `limit`.
+    /// Waits until nothing is examined any more; returns the number of images left if that takes longer than `limit`.
     fn becomes_idle(&self, limit: Duration) -> Option<usize> {
         let until = Instant::now() + limit;
         let mut state = self.state.lock();
@@ -194,7 +194,7 @@ impl Shared {
         loop {
             let mut state = self.state.lock();
             let Some(request) = state.queue.pop_front() else {
-                // Under the lock, so that a request that comes now finds nobody at work.
+                // Under the lock, so that a request that comes now starts a new thread.
                 state.busy = false;
                 self.idle.notify_all();
                 drop(state);
@@ -217,7 +217,7 @@ impl Shared {
     }
 }
 
-/// Looks through an image; a panic is an error.
+/// Examines an image; a panic becomes an error.
 pub(super) fn examine(image: &[u8], sm: Option<u32>, look: Look) -> Result<ImageFacts, String> {
     let said = |panic: &(dyn Any + Send)| {
         let text = panic.downcast_ref::<&str>().copied();
@@ -236,7 +236,7 @@ pub(super) fn look_through(image: &[u8], sm: Option<u32>) -> ImageFacts {
         facts.prints |= mentions_print(part);
         names::collect(part, &mut facts.names);
     });
-    // What cannot be unpacked may be anything.
+    // A part that cannot be unpacked may print.
     facts.prints |= !readable;
     facts
 }

@@ -1,4 +1,4 @@
-//! What module images contain, found out while the program runs.
+//! Finds out what module images contain, while the program runs.
 
 mod examination;
 mod names;

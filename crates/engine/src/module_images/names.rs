@@ -1,12 +1,12 @@
-//! Names in a module image, above all those of its device variables.
+//! Finds the names of device variables in a module image.
 //!
-//! The driver finds a variable by name but does not list them, so the names come from the image: PTX
-//! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
-//! Reading an image takes long: that is done behind the program (`examination`).
+//! The driver finds a variable by name but does not list variables, so the names come from the image: PTX
+//! declarations, or symbols of machine code. A name too many does no harm, because the driver does not know it.
+//! Reading an image takes long, so that is done in the background (`examination`).
 //!
-//! Tables of functions are left out, such as those by which NCCL's kernels call what does a collective's work: where the code of a
-//! module lies is the driver's choice, which fills them when it loads the module. What they held before a restore would lead
-//! elsewhere.
+//! Tables of functions are left out, such as those through which NCCL's kernels call the work of a collective. The
+//! driver chooses the addresses of a module's code and fills these tables when it loads the module; their content
+//! before a restore would point elsewhere.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,8 +19,8 @@ use object::{
 
 use crate::text::FATBIN_MAGIC;
 
-/// Calls `act` with the parts of an image that devices of architecture `sm` may run, unpacked, or with all where that is
-/// not known. False if some could not be unpacked.
+/// Calls `act` with the unpacked parts of an image that devices of architecture `sm` may run, or with all parts if
+/// `sm` is not known. False if some could not be unpacked.
 ///
 /// A driver takes machine code for exactly the device's architecture where there is some, unless its environment says
 /// otherwise.
@@ -74,13 +74,14 @@ fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
 /// Bytes of an address.
 const WORD: usize = 8;
 
-/// Functions from which on a word of zeros behind them is the end of a table: a structure of a few functions may count there.
+/// From this number of functions on, a word of zeros behind them counts as the end of a table; behind fewer functions it
+/// may be a counter in a structure.
 const LONG: usize = 16;
 /// What names of tables of virtual functions begin with, which no program writes; words of zeros are among them.
 const VIRTUAL: &str = "_ZTV";
 
-/// Whether a variable holds addresses of functions and nothing that a program could have changed. `code` says, for sections that
-/// have been looked at, where they get such addresses.
+/// Whether a variable holds addresses of functions and nothing that a program could have changed. `code`: for each
+/// section that has been read, the offsets that get such addresses.
 fn is_function_table(
     file: &File<'_>,
     symbol: &Symbol<'_, '_>,

@@ -1,4 +1,4 @@
-//! The module images of a session: when each is examined, and what is known of it.
+//! The module images of a session: starts their examination, and answers what is known of them.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::names;
 use crate::{EngineError, Site};
 
 impl Site {
-    /// A name for an image that is new to the session: its hash, or a provisional one until that is known.
+    /// The name for an image that is new to the session: its hash, or a provisional name until the hash is known.
     pub fn name_image(&mut self, image: &ImageBytes) -> ImageId {
         match image.bytes().len() {
             0..=HASHED_AT_ONCE => ImageId::of(image.bytes()),
@@ -60,29 +60,30 @@ impl Site {
         }
     }
 
-    /// Takes over what has been found out about images since; whether there was anything.
+    /// Records what has been found out about images since the last call; true if there was anything.
     pub fn settle_images(&mut self) -> bool {
         self.live.examined.settle(&mut self.session)
     }
 
-    /// The examination of images, if it is under way: those that are done are taken over.
+    /// The examination of images, if it is under way. Records finished ones first.
     pub fn examining_images(&mut self) -> Option<Examining> {
         self.settle_images();
         self.live.examined.under_way()
     }
 
-    /// As [`Site::settle_images`], when everything has been examined: from then on every image goes by its hash.
+    /// Waits until everything has been examined, then does [`Site::settle_images`]. Afterwards every image is named
+    /// by its hash.
     ///
     /// # Errors
-    /// It takes too long, or it has failed for the image of a module.
+    /// The examination takes too long, or has failed for the image of a module.
     pub(crate) fn finish_images(&mut self) -> Result<(), EngineError> {
-        // What has failed before may be tried again.
+        // Examinations that have failed are tried again.
         self.settle_images();
         self.examine_images();
         self.live.examined.wait(PATIENCE)?;
         self.settle_images();
         let failed = &self.live.examined.failed;
-        // Of an image without a module only the hash matters.
+        // For an image without a module only the hash matters.
         let named = |id: &ImageId| self.session.image(id).map(ImageId::of) == Some(*id);
         let of_module = |id: &ImageId| self.module_of(id);
         let fatal = failed
@@ -103,7 +104,7 @@ impl Site {
         found.map(|(handle, _)| handle)
     }
 
-    /// The names that may be those of variables of an image, found out now if they are not known.
+    /// The names that may be variables of an image; examines the image now if they are not known.
     pub(crate) fn variable_names(&mut self, id: &ImageId) -> Result<BTreeSet<String>, EngineError> {
         if let Some(facts) = self.session.facts(id) {
             return Ok(facts.names.clone());

@@ -1,4 +1,4 @@
-//! Copies of pieces, with a copy engine for each device in use.
+//! Copies pieces, with a copy engine for each device in use.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! Ways to make an image of a session. All give the same image for the same moment.
+//! The parts that all protocols use, and `stop`. All protocols give the same image of the same moment.
 
 mod engines;
 mod pieces;

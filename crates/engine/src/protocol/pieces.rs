@@ -1,4 +1,4 @@
-//! A session's content cut into chunks, with where each lies in the driver.
+//! Cuts a session's content into pieces of at most a chunk, each with its place in the driver.
 
 use std::collections::HashMap;
 

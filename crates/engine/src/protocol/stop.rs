@@ -1,4 +1,4 @@
-//! The reference protocol: everything is copied while the session stands still.
+//! The protocol `stop`: copies everything while the session stands still. The reference for the other protocols.
 //!
 //! ```text
 //!  capture:  device ─ hash ─► sink (copies what the store lacks)     the program stands still
@@ -31,8 +31,8 @@ pub struct Captured {
     steps: Vec<Step>,
 }
 
-/// Saves the session into `image` (an existing folder) and `store`. Nothing may be running: every stream
-/// idle, no operation under way. The session goes on as if nothing had happened.
+/// Saves the session into `image` (an existing folder) and `store`. Every stream must be idle, and no operation under
+/// way. The session is unchanged afterwards.
 ///
 /// # Errors
 /// [`EngineError`]; the store then holds nothing new, and what is in the folder is no image.
@@ -45,8 +45,8 @@ pub fn save(
     capture(site, store, None, image, progress)?.finish()
 }
 
-/// The first part of [`save`], after which the session may go on: its bytes have been read. What is left
-/// needs no device. What was copied `ahead` is not copied again, unless it has changed.
+/// The first part of [`save`]: reads all bytes, so that the session may go on. The rest needs no device. Pieces that were
+/// copied `ahead` are copied again only if they have changed.
 ///
 /// # Errors
 /// As [`save`].
@@ -86,7 +86,7 @@ pub fn capture(
 }
 
 impl Captured {
-    /// What the stop has spent its time on.
+    /// The steps of the stop, with their times.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -120,7 +120,7 @@ fn take(
 ) -> Result<Sink, EngineError> {
     let begun = Instant::now();
     let again = match &ahead {
-        // Only what has another content than what was copied ahead has to be copied.
+        // Only pieces that differ from what was copied ahead have to be copied.
         Some(_) if !live.device_hashes => Some(digest::by_copy(live, plan)?),
         _ => None,
     };
@@ -130,7 +130,7 @@ fn take(
     };
     let mut sink = match ahead {
         Some(Ahead { mut sink, .. }) => {
-            // Somebody has asked for a short stop.
+            // Copying ahead was meant to make the stop short.
             sink.signals().hurry(true);
             sink.renew(live, plan)?;
             sink
@@ -148,7 +148,7 @@ fn take(
     progress(0, total);
     let (from, hashed, copied) = (Instant::now(), hashing, sink.copied());
     let mut take = |digests: &mut dyn Iterator<Item = Digest>| {
-        // What was hashed before the first copy, and what copies had to wait for.
+        // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
         let digests = std::iter::from_fn(|| {
             let asked = Instant::now();

@@ -1,11 +1,12 @@
-//! Which memory can come late: blocks of pages that are mapped as one, with the pieces that fill them.
+//! Decides which memory of an image can come on demand: blocks of pages that are mapped as one, with the pieces that fill
+//! them.
 //!
 //! ```text
-//!  allocations ─► blocks (a large allocation, or a slab of small ones) ─┬─► touched by a graph's copies, or shared: now
-//!                                                                       └─► late
+//!  allocations ─► blocks (a large allocation, or a slab of small ones) ─┬─► named by a graph's copies, or shared: now
+//!                                                                       └─► on demand
 //!  variables, arrays, host regions, memory the program maps itself ─────────► now
 //! ```
-//! A driver looks at the addresses of copy nodes when a graph is made, so those must be mapped by then.
+//! A driver checks the addresses of copy nodes when a graph is made, so those must be mapped by then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -28,7 +29,7 @@ pub(super) fn block_of(address: Address, size: u64) -> Address {
     }
 }
 
-/// Where a piece of a block goes.
+/// The address that a piece of a block is copied to.
 pub(super) fn address_of(piece: &Piece) -> Address {
     match piece.source {
         Source::Device { address, .. } => address,
@@ -37,8 +38,9 @@ pub(super) fn address_of(piece: &Piece) -> Address {
     }
 }
 
-/// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory, bound references among them: a driver
-/// makes neither of memory that is not there. And those of shared allocations: other processes use them without asking.
+/// Addresses that must be present at once: those that executable graphs name in nodes other than kernels, and those of
+/// textures and bound references of linear memory, because a driver makes neither of memory that is not mapped; and those
+/// of shared allocations, which other processes use without passing this worker's gate.
 pub(super) fn touched(session: &Session) -> BTreeSet<Address> {
     let mut found = BTreeSet::new();
     for (_, executable) in session.executables.iter() {
@@ -72,7 +74,7 @@ fn collect(graph: &Graph, found: &mut BTreeSet<Address>) {
     }
 }
 
-/// Pages that are mapped as one, once all of their content is there.
+/// Pages that are mapped as one, once all of their content has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
     /// Address of the first page.
@@ -88,7 +90,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block nothing is known of yet.
+    /// A block without pieces.
     pub fn new(at: Address, len: u64, device: u32) -> Self {
         Self {
             at,
@@ -100,7 +102,7 @@ impl Block {
     }
 }
 
-/// The late blocks of a session, by address.
+/// The blocks of a session that come on demand, by address.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     by_address: BTreeMap<Address, usize>,
@@ -119,7 +121,7 @@ impl Blocks {
         &self.blocks
     }
 
-    /// Whether none is late.
+    /// Whether no block comes on demand.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -145,7 +147,7 @@ impl Blocks {
         first.into_iter().chain(further.map(|(_, index)| *index))
     }
 
-    /// Blocks of what an operation touches, each once.
+    /// The blocks that an access set touches, each once.
     pub fn of(&self, set: &AccessSet) -> Vec<usize> {
         let mut found = Vec::new();
         for target in set.reads.iter().chain(&set.writes) {
@@ -194,10 +196,10 @@ impl Blocks {
         Some((buffer, of_buffer.map(address_of).min()?))
     }
 
-    /// Takes the pieces of late blocks out of `plan`; `chunks` says which have content.
+    /// Removes the pieces of these blocks from `plan` and adds them to their blocks; `chunks` says which have content.
     ///
     /// # Errors
-    /// A piece that lies in a late block in part.
+    /// A piece lies only partly in a block.
     pub fn claim(
         &mut self,
         plan: Vec<Piece>,

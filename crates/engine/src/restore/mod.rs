@@ -28,6 +28,7 @@ use fermata_terms::{Pace, PrefetchOrder};
 use parking_lot::Mutex;
 
 use crate::access::Predictor;
+use crate::profile::Profile;
 use crate::steps::Steps;
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use blocks::Blocks;
@@ -49,7 +50,6 @@ use times::Times;
 pub use crate::files::ImageFiles;
 pub use common::guard::{Guard, Missed};
 pub use common::keeper::{Claim, CommonKey, Keeper, Told};
-pub use learning::profile::Profile;
 pub use loading::background::{Background, Standing};
 pub use loading::schedule::Stand;
 pub use preload::Preloaded;

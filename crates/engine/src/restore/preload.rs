@@ -1,7 +1,7 @@
-//! What a worker that waits has of an image already, so that a restore of it finds the driver's slowest work done.
+//! What a preloaded worker has made of an image, so that the image's restore finds the driver's slowest work done.
 //!
-//! The image is the same one if its files have the same digests: then its records need not be decoded again, and every object is
-//! the one that the restore would make.
+//! A restore may use it if the image's files still have the same digests. Then the records need not be decoded again, and
+//! every object is the one that the restore would make.
 
 use super::ImageFiles;
 use super::loading::variables::Filled;
@@ -9,7 +9,7 @@ use crate::access::Predictor;
 use crate::files::{self, Read};
 use crate::{EngineError, Live};
 
-/// An image of which everything has been made that takes no memory of its program.
+/// An image of which everything has been made that takes no memory of the program.
 pub struct Preloaded {
     state: String,
     chunks: String,
@@ -21,7 +21,7 @@ pub(super) struct Known {
     pub read: Read,
     /// What is known of its kernels.
     pub kernels: Predictor,
-    /// What has its content.
+    /// Variables that have their content.
     pub filled: Filled,
 }
 
@@ -35,14 +35,15 @@ impl Preloaded {
             chunks: image.chunks.to_owned(),
             known: Known {
                 read,
-                // The texts would be kept for kernels that the program may never use.
+                // Without the texts themselves, which would be kept for kernels that the program may never use.
                 kernels: predictor.of_texts(),
                 filled,
             },
         }
     }
 
-    /// What is known of `image`, whose files are looked at once more: one that was damaged meanwhile is not restored, whatever is known.
+    /// What is known of `image`. Checks its files once more, because an image that has been damaged meanwhile must not be
+    /// restored.
     ///
     /// # Errors
     /// It is another image, or is damaged now.

@@ -1,4 +1,4 @@
-//! What the time of a restore has been spent on.
+//! Counts what the time of a restore is spent on.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ impl Spent {
     }
 }
 
-/// When what was done first, what took how long, and how much came in which way.
+/// First times, time spent by kind of work, and bytes by source.
 #[derive(Default)]
 pub(super) struct Times {
     /// The first copy has begun.
@@ -36,7 +36,7 @@ pub(super) struct Times {
     pub made: OnceLock<Instant>,
     /// Memory was made.
     pub make: Spent,
-    /// Memory was short: that of a process that has ended had not come back yet.
+    /// Memory was short, because the driver had not yet released that of a process that has ended.
     pub room: Spent,
     /// Copied data was hashed on the device.
     pub check: Spent,
@@ -44,11 +44,11 @@ pub(super) struct Times {
     pub map: Spent,
     /// Nothing had been read that could be copied.
     pub starved: Spent,
-    /// Copies were under way, and no more were to be begun.
+    /// Waiting for copies under way, at their limit.
     pub copies: Spent,
-    /// Kernels that check themselves were made.
+    /// Instrumented kernels were made.
     pub instrumented: Spent,
-    /// Operations of the program waited for what they touch, and since when one does.
+    /// Time that operations of the program waited at the gate, and since when one waits.
     waits: Mutex<(Duration, Option<Instant>)>,
     /// Bytes that were read, not copied straight out of registered memory.
     pub read: AtomicU64,
@@ -57,7 +57,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// From now on an operation of the program waits, or none does.
+    /// Notes whether an operation of the program waits from now on.
     pub fn holds(&self, held: bool) {
         let mut waits = self.waits.lock();
         let since = std::mem::replace(&mut waits.1, held.then(Instant::now));

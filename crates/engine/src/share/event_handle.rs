@@ -1,4 +1,4 @@
-//! The driver's handle of an event as a file: what workers pass to each other is descriptors.
+//! Stores the driver's handle of an event in a file, because workers pass descriptors to each other.
 
 use std::fs::File;
 use std::io::Write;

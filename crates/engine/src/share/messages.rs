@@ -1,4 +1,4 @@
-//! What workers of a session say to each other, and where they find each other.
+//! The messages between workers of a session, and the paths of their sockets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -25,7 +25,8 @@ pub(super) const NO: u8 = 0;
 /// Descriptors by the number of their content.
 pub(super) type Offers = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
 
-/// A path by which `name` in `folder` can be a socket's however long the folder's is; it holds as long as the descriptor.
+/// A short path for the socket `name` in `folder`, because a socket's path has a limit. It is valid while the
+/// descriptor is open.
 pub(super) fn short(folder: &Path, name: &str) -> io::Result<(OwnedFd, PathBuf)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
@@ -33,7 +34,7 @@ pub(super) fn short(folder: &Path, name: &str) -> io::Result<(OwnedFd, PathBuf)>
     Ok((folder, path.into()))
 }
 
-/// What another worker asks for: the question and the number of the content.
+/// Reads another worker's request: the question, and the number of the content.
 pub(super) fn question(stream: &mut UnixStream) -> io::Result<(u8, u64)> {
     let mut bytes = [0; 9];
     stream.read_exact(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Memory and events that the processes of a session share, from worker to worker.
+//! Passes shared memory and events of a session's processes from worker to worker.
 //!
 //! ```text
 //!  worker of the process that shares                    worker of the process that fetches
@@ -6,9 +6,9 @@
 //!   socket FOLDER/s-SHARER  ◄─────────────────┼────────── number of the content, or of the event
 //!   thread `share`          ──────────────────┴─────────► descriptor ─► import, open
 //! ```
-//! The folder is the session's, and its alone: what another session shares is not found. Peers are of one user. In a restore
-//! the worker that shares offers what it shares before it fetches anything, and the others wait for its socket; all load at
-//! the same time.
+//! The folder belongs to one session, so other sessions' memory is not found. All peers run as one user. In a restore
+//! all workers load at the same time: each offers what it shares before it fetches anything, and waits for the
+//! others' sockets.
 
 pub mod event_handle;
 mod messages;
@@ -29,12 +29,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use self::messages::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, short};
 use self::service::Service;
 
-/// How long another worker may take in a restore until it shares.
+/// How long to wait in a restore until another worker shares.
 const RESTORE_TIME: Duration = Duration::from_secs(120);
 /// Between two looks for its socket.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Why memory or an event of another process cannot be had.
+/// Why memory or an event of another process cannot be fetched or offered.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// The worker does not know its session.
@@ -61,19 +61,19 @@ pub enum ShareError {
 
 type Result<T> = std::result::Result<T, ShareError>;
 
-/// What this worker's process shares, and the way to what others do.
+/// Offers what this worker's process shares, and fetches what others share.
 #[derive(Debug, Default)]
 pub struct Sharing {
     folder: Option<PathBuf>,
-    /// The file that is there when a restore has failed elsewhere.
+    /// A file that exists when the restore of another process has failed.
     failed: Option<PathBuf>,
     offers: Offers,
     service: Option<Service>,
 }
 
 impl Sharing {
-    /// The session's workers find each other in `folder`, which is the session's alone. In a restore they wait for each other
-    /// only as long as there is no file `failed` in there.
+    /// Sets the folder, which belongs to this session alone, in which its workers find each other. In a restore they
+    /// wait for each other until a file `failed` appears there.
     pub fn set_folder(&mut self, folder: &Path, failed: &str) {
         self.failed = Some(folder.join(failed));
         self.folder = Some(folder.to_owned());
@@ -88,7 +88,7 @@ impl Sharing {
         self.offers.lock().contains_key(&buffer)
     }
 
-    /// Lets other workers of the session have what `all` describes, by the number of its content. The process is `sharer`.
+    /// Offers the descriptors in `all`, by the number of their content, to other workers. This process is `sharer`.
     ///
     /// # Errors
     /// There is no folder, or no socket or thread can be made.
@@ -103,7 +103,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Offers nothing any more that `records` do not name.
+    /// Withdraws offers that `records` do not name.
     pub fn keep(&self, records: &Records) {
         let mut offers = self.offers.lock();
         if offers.len() != records.shared.len() {
@@ -119,7 +119,7 @@ impl Sharing {
         self.ask(from, FETCH)?.ok_or(ShareError::Freed)
     }
 
-    /// As [`Sharing::fetch`], in a restore: the other worker may not be as far yet.
+    /// As [`Sharing::fetch`], in a restore: waits until the other worker offers it.
     ///
     /// # Errors
     /// As there.
@@ -132,7 +132,7 @@ impl Sharing {
         loop {
             match self.fetch(from) {
                 Err(ShareError::Outside | ShareError::Ended) if waits() => {
-                    // Polled: the folder tells of a socket before its owner listens, and not of that.
+                    // Polled: watching the folder would show the socket, but not that its owner listens.
                     std::thread::sleep(LOOK);
                 }
                 other => return other,
@@ -140,10 +140,10 @@ impl Sharing {
         }
     }
 
-    /// Whether a restore will find what is fetched, events apart: its owner is there and shares it.
+    /// Checks that a restore would find all fetched memory (not events): its owner runs and shares it.
     ///
     /// # Errors
-    /// Why it would not.
+    /// Why a restore would not find it.
     pub fn check(&self, records: &Records) -> Result<()> {
         for from in records.fetched.values() {
             self.ask(from, LOOK_UP)?;
@@ -151,10 +151,10 @@ impl Sharing {
         Ok(())
     }
 
-    /// Whether an event's owner is there and shares it.
+    /// Whether an event's owner runs and shares it.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// The owner's worker cannot be asked.
     pub fn is_shared(&self, from: &Fetched) -> Result<bool> {
         match self.ask(from, LOOK_UP) {
             Ok(_) => Ok(true),

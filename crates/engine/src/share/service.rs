@@ -1,4 +1,4 @@
-//! The thread that gives descriptors to other workers of the session. It ends when it is dropped.
+//! The thread that sends descriptors to other workers of the session. It ends when its handle is dropped.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ pub(super) struct Service {
     folder: PathBuf,
     name: String,
     listener: Arc<UnixListener>,
-    /// Device and inode of the socket: the process's next worker may have another by this name already.
+    /// Device and inode of the socket, because the process's next worker may have another socket by this name already.
     file: (u64, u64),
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -34,7 +34,7 @@ impl Service {
         let (_folder, path) = short(folder, name)?;
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            // One of this process's former worker.
+            // The socket of this process's former worker.
             _ => {}
         }
         let listener = Arc::new(UnixListener::bind(&path)?);
@@ -48,7 +48,7 @@ impl Service {
                 if ends.load(Ordering::Acquire) {
                     return;
                 }
-                // A peer that asks for nothing sensible gets no answer.
+                // A malformed request gets no answer.
                 let _ = stream.and_then(|stream| answer(stream, &offers));
             }
         })?;
@@ -69,10 +69,10 @@ impl Drop for Service {
         if let Ok((_folder, path)) = short(&self.folder, &self.name)
             && identity(&path).is_ok_and(|it| it == self.file)
         {
-            // Where that fails nobody is found behind it.
+            // If this fails, a dead socket is left behind.
             let _ = std::fs::remove_file(&path);
         }
-        // Wakes the thread, which has nothing to say; where that fails it stays until the process ends.
+        // Wakes the thread so that it ends; if that fails, it stays until the process ends.
         let woken = shutdown(&*self.listener, Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();

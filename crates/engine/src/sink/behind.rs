@@ -1,4 +1,4 @@
-//! The part of a save that needs no device any more and can run while the program does.
+//! The last part of a save: it needs no device, and runs while the program does.
 
 use fermata_store::Totals;
 
@@ -30,7 +30,7 @@ impl Behind {
     /// A write failed, or [`EngineError::Changed`]; the store then holds nothing new.
     pub fn finish(self) -> Result<Saved, EngineError> {
         let (writer, chunks) = self.team.end()?;
-        // Content that was taken and then taken anew belongs to no image.
+        // Chunks of pieces that were taken again since belong to no image.
         writer.keep_only(&chunks.values().map(|(_, id)| *id).collect());
         Ok(Saved {
             chunks,

@@ -1,4 +1,4 @@
-//! Where every protocol's data goes: pieces of buffers in, chunks of an image out.
+//! The sink of every protocol: takes pieces of buffers, and makes the chunks of an image.
 //!
 //! ```text
 //!  protocol ── Order: piece, digest if known ──► Sink::take
@@ -6,15 +6,15 @@
 //!                └ copy device ─► host ── `read(piece)`: the device memory may change now
 //!                                  └► helpers (every core): hash, compare or name, write ─► table
 //!  where copies arrive: in a place of a pack, if the registered tier (crate::tier) has one; else in a
-//!  staging buffer, from which a helper writes; while the store is slower than the link, chunks that wait for
-//!  it move on to other memory, up to a limit, so that staging buffers are free for copies; beyond that limit
-//!  while the program waits, which never waits for storage
-//!  Sink::mend    copies again what came out wrong, while the device memory is still as it was
+//!  staging buffer, from which a helper writes. If the store is slower than the link, waiting chunks move on
+//!  to the reservoir, so that staging buffers are free for copies. The reservoir has a limit, but not while
+//!  the program waits, so that the program never waits for storage.
+//!  Sink::mend    copies again what differs from its digest, while the device memory is still unchanged
 //!  Sink::close ─► Behind::finish    waits for the helpers, publishes the chunks, gives the table
 //! ```
 //! How a protocol uses it:
-//! - [`Sink::open`] needs the session; everything after it runs on any one thread, beside the program.
-//!   (Where that is the session's own thread, [`Live::forget_current`] is due afterwards.)
+//! - [`Sink::open`] needs the session; everything after it runs on any one thread, while the program runs.
+//!   (If that is the session's own thread, it must call [`Live::forget_current`] afterwards.)
 //! - [`Sink::take`] pulls orders lazily, so an iterator may decide at each pull what is most urgent. It
 //!   returns when the device bytes of all orders have been read; `read` is called for each, on the calling
 //!   thread, in no particular order. It may be called again and again, also with pieces taken before: the
@@ -23,10 +23,10 @@
 //!   `offset` where they belong.
 //! - A digest must be that of the bytes that are copied. Every chunk is hashed on the processor where it
 //!   arrived; a chunk that differs from its digest is copied again by [`Sink::mend`], or fails the save
-//!   with [`EngineError::Changed`]. Without a digest what arrived is what is named.
-//! - Module images are taken by [`Sink::take_images`], last, for [`Sink::renew`] forgets them.
+//!   with [`EngineError::Changed`]. Without a digest the chunk is named by the bytes that arrived.
+//! - Module images are taken by [`Sink::take_images`], last, because [`Sink::renew`] forgets them.
 //! - Host memory is taken by [`Sink::take_host`], while the program stands still.
-//! - After an error, and when dropped early, nothing of it stays in the store.
+//! - After an error, or when it is dropped early, the sink leaves nothing in the store.
 
 mod behind;
 mod order;
@@ -59,7 +59,7 @@ use crate::{EngineError, Live, Tier, stored};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
-/// The longest wait for a staging buffer before it is looked whether the program waits.
+/// The longest wait for a staging buffer before the sink checks again whether the program waits.
 const TURN: Duration = Duration::from_millis(1);
 /// Threads that copy host memory.
 const HOST_READERS: usize = 4;
@@ -67,10 +67,10 @@ const HOST_READERS: usize = 4;
 /// See the module.
 pub(crate) struct Sink {
     engines: Engines,
-    /// Oldest first; before the team, so that copies have landed when the helpers are told to end.
+    /// Copies under way, oldest first. Declared before the team, so that they end before the helpers do.
     flying: VecDeque<Flight>,
     team: Team,
-    /// Where places are claimed, if packs of it are ready.
+    /// The tier in whose ready packs places are claimed, if it has some.
     tier: Option<Arc<Tier>>,
     _quiet: Option<Quiet>,
     copied: u64,
@@ -92,8 +92,8 @@ impl Sink {
         Self::over(live.reach(), live.tier.clone(), store)
     }
 
-    /// As [`Sink::open`], on any thread: what is taken is reached through `reach`, which has staging buffers
-    /// if anything on a device will be.
+    /// As [`Sink::open`], on any thread: pieces are read through `reach`, which must have staging buffers if a piece on a
+    /// device will be taken.
     ///
     /// # Errors
     /// As there.
@@ -101,7 +101,7 @@ impl Sink {
         let quiet = tier.as_ref().map(|tier| tier.quiet());
         let wanted = tier.as_ref().map(|tier| tier.wanted()).unwrap_or_default();
         let tier = tier.filter(|_| !wanted.is_empty());
-        // Where nothing is written, every core hashes.
+        // With a tier nothing is written to a disk, so every core hashes.
         let helpers = if tier.is_some() { cores() } else { helpers() };
         let options = WriteOptions {
             wanted,
@@ -123,12 +123,12 @@ impl Sink {
         self.copied
     }
 
-    /// What other threads tell it.
+    /// The signals that other threads give the sink.
     pub fn signals(&self) -> Arc<Signals> {
         Arc::clone(self.team.flow.signals())
     }
 
-    /// The program runs from now on: helpers leave the cores to it.
+    /// Lowers the priority of helpers, because the program runs from now on.
     pub fn stand_back(&self) {
         self.team.flow.stand_back();
     }
@@ -147,7 +147,7 @@ impl Sink {
         if let Err(error) = taken {
             self.team.flow.fail(error);
         }
-        // What a failure has left under way is waited for: when this returns, nothing is read any more.
+        // Waits for copies that a failure has left under way: when this returns, nothing is read any more.
         self.flying.clear();
         self.team.flow.outcome()
     }
@@ -171,7 +171,7 @@ impl Sink {
         self.land_all(read)
     }
 
-    /// Nothing more is to be taken.
+    /// Whether the save has failed or been given up.
     fn has_ended(&self) -> bool {
         self.team.flow.failed() || self.team.flow.signals().is_given_up()
     }
@@ -207,7 +207,7 @@ impl Sink {
                 self.land(read)?;
                 continue;
             }
-            // Not for long: the program may begin to wait meanwhile.
+            // Only for a short time, because the program may begin to wait meanwhile.
             if let Some(buffer) = self.engines.pool()?.take(TURN) {
                 break buffer;
             }
@@ -275,7 +275,7 @@ impl Sink {
         };
         std::thread::scope(|scope| {
             for _ in 1..HOST_READERS.min(pieces.len()) {
-                // This one is enough.
+                // If no thread can be started, this one does all.
                 let _ = help(scope, take);
             }
             take();
@@ -283,14 +283,14 @@ impl Sink {
         flow.outcome()
     }
 
-    /// Saves module images, by buffer number, without a copy. They are hashed and written behind; nothing of them is
-    /// left out as zero.
+    /// Saves module images, by buffer number, without a copy. They are hashed and written in the background; zeros are
+    /// stored, too.
     pub fn take_images(&mut self, images: &[(u64, ImageBytes)]) {
         let flow = &self.team.flow;
         for (buffer, image) in images {
             for (offset, len) in stored::parts(image.bytes().len()) {
                 let offset = offset as u64;
-                // The bytes come with the job, so where they are from is never asked.
+                // The bytes come with the job, so the source is never used.
                 let source = Source::Host {
                     region: Address::NULL,
                     offset,
@@ -310,11 +310,11 @@ impl Sink {
         }
     }
 
-    /// Copies again what has turned out to differ from its digest, if anything has so far. Only while all
-    /// sources still hold what was to be saved.
+    /// Copies the pieces again that have turned out to differ from their digest so far. To be called only while all
+    /// sources are still unchanged.
     ///
     /// # Errors
-    /// As [`Sink::take`]; [`EngineError::Changed`] for a piece that differs time and again.
+    /// As [`Sink::take`]; [`EngineError::Changed`] for a piece that keeps differing.
     pub fn mend(&mut self) -> Result<(), EngineError> {
         loop {
             let wrong = self.team.flow.wrong();
@@ -332,13 +332,13 @@ impl Sink {
                     self.team.flow.fail(error);
                 }
             }
-            // Whether they are right now is known when they have been hashed.
+            // They have to be hashed before the next look.
             self.team.flow.wait_until_hashed();
         }
     }
 
-    /// Begins anew, for the session as it is now: nothing has been taken, but content that was taken before
-    /// need not be copied again.
+    /// Starts over for the session as it is now: no piece counts as taken, but content that was taken before need not be
+    /// copied again.
     ///
     /// # Errors
     /// As [`Sink::open`] and [`Sink::take`].
@@ -356,8 +356,8 @@ impl Sink {
         self.team.flow.has(order)
     }
 
-    /// Waits until all that was taken has been hashed, and gives up what differs from its digest: those
-    /// pieces have to be taken anew, with the digest they have by then.
+    /// Waits until everything taken has been hashed, and returns the pieces that differ from their digest. They have
+    /// to be taken again, with the digest they have by then.
     ///
     /// # Errors
     /// As [`Sink::take`].
@@ -368,7 +368,7 @@ impl Sink {
         Ok(wrong.into_iter().map(|job| job.order.piece).collect())
     }
 
-    /// No more orders come; what has not been hashed and written yet is, behind.
+    /// Ends the taking. What has not been hashed and written yet is done in [`Behind`].
     ///
     /// # Errors
     /// As [`Sink::take`].
@@ -390,7 +390,7 @@ fn prepare(live: &mut Live, plan: &[Piece]) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The bytes of a host piece in memory of ours; `None` if the save has failed elsewhere.
+/// Copies the bytes of a host piece into memory of the sink's; `None` if the save has failed elsewhere.
 fn host_bytes(
     flow: &Arc<Flow>,
     hosts: &BTreeMap<Address, HostMapping>,

@@ -1,4 +1,4 @@
-//! What goes into a sink, and what it makes of it.
+//! The input of a sink, [`Order`], and its output, [`Chunks`].
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,6 @@ pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
 pub(crate) struct Order {
     /// Where it belongs and where its bytes are.
     pub piece: Piece,
-    /// What is known of its bytes.
+    /// The digest of its bytes, if known.
     pub digest: Digest,
 }

@@ -1,17 +1,17 @@
-//! A limit to what is written to storage, for disks that others use too.
+//! Limits the rate of writes to storage, for disks that others use, too.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// The longest sleep before it is asked whether anybody still waits.
+/// The longest sleep before a check whether the save has been given up.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Hands out time for bytes, to several threads.
+/// Delays writes of several threads so that together they keep to a rate.
 pub(super) struct WriteRate {
     /// Bytes a second; 0 for no limit.
     rate: u64,
-    /// When what has been admitted is written, at that rate.
+    /// The time at which all admitted bytes are written, at that rate.
     next: Mutex<Instant>,
     given_up: Condvar,
 }
@@ -46,9 +46,9 @@ impl WriteRate {
         }
     }
 
-    /// Those who wait look whether anybody wants their bytes still.
+    /// Wakes waiting threads, to check whether the save has been given up.
     pub fn look(&self) {
-        // Under the lock, or one could look before and sleep after.
+        // Under the lock, so that no thread checks before this and sleeps after it.
         drop(self.next.lock());
         self.given_up.notify_all();
     }

@@ -1,7 +1,7 @@
-//! Host memory between staging buffers and a store that is slower than the link.
+//! Host memory for chunks that wait for a store which is slower than the link, so that staging buffers become free.
 //!
-//! While the program runs, this memory has a limit. While the program waits, chunks go beyond it as long as an eighth of the
-//! machine's memory stays available, so that the program waits for the link and never for storage.
+//! While the program runs, this memory has a limit. While the program waits, the limit is exceeded as long as an
+//! eighth of the machine's memory stays available, so that the program waits for the link and never for storage.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::CHUNK;
 
-/// This part of the memory is left to others.
+/// One part in so many of the memory is left to others.
 const LEFT: u64 = 8;
 
 /// See the module. Buffers are of [`CHUNK`] bytes, made when they are needed and used again.
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Reservoir {
-    /// One of so many bytes.
+    /// A reservoir of at most `bytes` bytes while the program runs.
     pub fn new(bytes: u64) -> Self {
         Self {
             limit: bytes / CHUNK,
@@ -37,7 +37,7 @@ impl Reservoir {
         }
     }
 
-    /// A buffer; none if all that there may be are in use. `hurry`: the program waits.
+    /// A buffer; `None` if as many as allowed are in use. `hurry`: the program waits.
     pub fn take(&self, hurry: bool) -> Option<AlignedBuf> {
         self.take_if(hurry, memory_is_left)
     }
@@ -54,7 +54,7 @@ impl Reservoir {
         Some(AlignedBuf::new(CHUNK as usize))
     }
 
-    /// A buffer is not needed any more.
+    /// Takes a buffer back.
     pub fn put(&self, buffer: AlignedBuf) {
         let mut state = self.state.lock();
         if state.made > self.limit {
@@ -65,7 +65,7 @@ impl Reservoir {
     }
 }
 
-/// Whether the machine, and the control group that this process is in, have memory left to others.
+/// Whether the machine, and this process's control group, have enough memory left for others.
 fn memory_is_left() -> bool {
     machine_has(&read("/proc/meminfo")) && group_has()
 }
@@ -83,7 +83,7 @@ fn machine_has(meminfo: &str) -> bool {
     total.is_some_and(|(total, available)| available >= total / LEFT)
 }
 
-/// Version 2 of control groups; others have no limit that is known here.
+/// The same for the control group. Only version 2 is known; others count as without a limit.
 fn group_has() -> bool {
     let groups = read("/proc/self/cgroup");
     let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {

@@ -1,4 +1,4 @@
-//! What other threads tell the one that takes: the program waits, or nothing of it is needed any more.
+//! Signals of other threads to the one that takes: the program waits, or the save has been given up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,19 +10,19 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Whether the program waits for what is being taken: then it does not wait for storage, as long as there is host
-    /// memory for what storage has not taken yet.
+    /// Sets whether the program waits for what is being taken. If it does, the sink does not wait for storage as long
+    /// as there is host memory for chunks that storage has not taken yet.
     pub fn hurry(&self, waits: bool) {
         self.hurry.store(waits, Ordering::Release);
     }
 
-    /// Nothing that is taken will be used: [`super::Sink::take`] returns as soon as the copies under way have landed. Without
-    /// this it could wait as long for a staging buffer as storage takes for a chunk.
+    /// Gives the save up: [`super::Sink::take`] returns as soon as the copies under way have ended. Without this it
+    /// could wait for a staging buffer as long as storage takes for a chunk.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }
 
-    /// What is taken from now on will be used: a stop takes the rest.
+    /// Undoes [`Signals::give_up`]: a stop takes the rest.
     pub fn go_on(&self) {
         self.given_up.store(false, Ordering::Release);
     }

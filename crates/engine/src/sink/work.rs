@@ -1,4 +1,4 @@
-//! The helpers behind a sink: they hash what has been copied, compare or name it, and write it.
+//! The helper threads of a sink: they hash what has been copied, compare or name it, and write it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use crate::{CHUNK, EngineError};
 
 /// Buffers for host memory.
 const OWN_BUFFERS: usize = 16;
-/// Of so many helpers one keeps its share of the cores when the others stand back, so that a program that keeps
-/// all cores busy does not keep an image from being complete.
+/// One in so many helpers keeps its priority when the others lower theirs, so that an image gets complete even if the
+/// program keeps all cores busy.
 const KEEPS_ITS_SHARE: usize = 8;
 /// A piece that differs from its digest is copied this often in all.
 const TRIES: u32 = 3;
-/// How often it is looked whether helpers go on.
+/// How often to check that helpers make progress.
 const STALL_LOOK: Duration = Duration::from_millis(100);
 
 /// A piece on its way to the store.
 #[derive(Clone)]
 pub(super) struct Job {
     pub order: Order,
-    /// Later turns count where a piece is taken more than once.
+    /// If a piece is taken more than once, the highest turn counts.
     pub turn: u64,
-    /// Where it arrives, if that is decided before it is copied.
+    /// The place in a pack where it arrives, if that is decided before it is copied.
     pub place: Option<Place>,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Job {
 pub(super) enum Content {
     Copied(HostEnd),
     Own(OwnBuffer),
-    /// In memory of the reservoir: its staging buffer was needed, or none was there.
+    /// In memory of the reservoir, because its staging buffer was needed, or none was free.
     Moved(OwnBuffer),
     /// The piece's part of a module image.
     Image(ImageBytes),
 }
 
-/// A buffer that the flow lends and gets back.
+/// A buffer that the flow lends and takes back.
 pub(super) type OwnBuffer = AlignedBuf;
 
 impl Job {
@@ -81,25 +81,25 @@ pub(super) struct Flow {
     queue: Queue<Load>,
     spare: Queue<OwnBuffer>,
     reservoir: Reservoir,
-    /// The program waits for what is being taken.
+    /// Whether the program waits for what is being taken, or the save has been given up.
     signals: Arc<Signals>,
     writer: PackWriter,
     pace: WriteRate,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
     wrong: Mutex<Option<Vec<Job>>>,
-    /// How often a piece was.
+    /// How often each piece has been copied again.
     tries: Mutex<HashMap<(u64, u64), u32>>,
     /// Chunks that are being copied into a place, each with further pieces of that content.
     coming: Mutex<HashMap<ChunkId, Vec<Job>>>,
     turns: AtomicU64,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
-    /// Of the wait until there are none; it guards nothing else.
+    /// Guards only the wait until no piece is pending.
     hashing: Mutex<()>,
-    /// There are none, or the save has failed.
+    /// Signalled when no piece is pending, or the save has failed.
     hashed: Condvar,
-    /// The program runs: its threads, and the one that serves it, go first.
+    /// Whether the program runs, so that helpers have to lower their priority.
     behind: AtomicBool,
 }
 
@@ -130,7 +130,7 @@ impl Flow {
         self.behind.store(true, Ordering::Release);
     }
 
-    /// A number above all before.
+    /// A turn number, higher than all before.
     pub fn turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
     }
@@ -152,7 +152,7 @@ impl Flow {
         true
     }
 
-    /// Whether [`Flow::known`] would say yes.
+    /// Whether [`Flow::known`] would return true.
     pub fn has(&self, order: &Order) -> bool {
         match order.digest {
             Digest::Zero => true,
@@ -184,7 +184,7 @@ impl Flow {
 
     pub fn push(&self, load: Load) {
         self.pending.fetch_add(1, Ordering::AcqRel);
-        // A failure is told by `outcome`.
+        // `outcome` reports a failure.
         let _ = self.queue.push(load);
     }
 
@@ -210,9 +210,9 @@ impl Flow {
         }
     }
 
-    /// Those who wait for helpers look again.
+    /// Wakes the threads that wait for helpers.
     fn tell(&self) {
-        // Under the lock, or one could look before and sleep after.
+        // Under the lock, so that no thread checks before this and sleeps after it.
         drop(self.hashing.lock());
         self.hashed.notify_all();
     }
@@ -260,7 +260,7 @@ impl Flow {
         self.queue.outcome()
     }
 
-    /// A buffer of [`CHUNK`] bytes that `fill` puts a piece's bytes into, waited for; `None` after a failure.
+    /// Waits for a buffer of [`CHUNK`] bytes, into which `fill` puts a piece's bytes; `None` after a failure.
     pub fn buffer(&self, fill: impl FnOnce(&mut [u8])) -> Option<Content> {
         if let Some(mut buffer) = self.spare.try_next() {
             fill(&mut buffer);
@@ -281,7 +281,7 @@ impl Flow {
         }
     }
 
-    /// Nothing has been taken, as far as the image is concerned.
+    /// Forgets everything taken so far, for a new image.
     pub fn forget(&self) {
         self.table.lock().clear();
         self.tries.lock().clear();
@@ -289,13 +289,13 @@ impl Flow {
         self.wrong();
     }
 
-    /// What differs from its digest and shall be copied again.
+    /// Takes the pieces that differ from their digest, to be copied again.
     pub fn wrong(&self) -> Vec<Job> {
         let mut wrong = self.wrong.lock();
         wrong.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// From here on nothing can be copied again.
+    /// From now on no piece can be copied again, so a difference fails the save.
     pub fn close(&self) -> Result<(), EngineError> {
         let left = self.wrong.lock().take().unwrap_or_default();
         if let Some(job) = left.first() {
@@ -310,7 +310,7 @@ impl Flow {
         while let Next::Item(Load { job, content }) = self.queue.next() {
             if gives_way && self.behind.load(Ordering::Acquire) {
                 gives_way = false;
-                // Where it may not, the program's steps take longer, no more.
+                // If the system refuses, the program's steps take longer, no more.
                 fermata_device::stand_back();
             }
             let len = job.order.piece.len;
@@ -331,7 +331,7 @@ impl Flow {
             }
             match content {
                 Content::Own(buffer) => {
-                    // Fails when nobody wants it any more.
+                    // Fails when the queue has ended.
                     let _ = self.spare.push(buffer);
                 }
                 Content::Moved(buffer) => self.reservoir.put(buffer),
@@ -340,7 +340,7 @@ impl Flow {
         }
     }
 
-    /// Stores what has arrived; `written` tells that it arrived in the job's place.
+    /// Stores bytes that have arrived; `written`: they have arrived in the job's place in a pack.
     fn store(&self, job: &Job, bytes: &[u8], written: bool) -> Result<(), EngineError> {
         let may_lack = job.order.piece.buffer < IMAGE_BUFFERS;
         if may_lack && matches!(job.order.digest, Digest::Unknown) && is_zero(bytes) {
@@ -380,7 +380,7 @@ impl Flow {
         Ok(())
     }
 
-    /// What arrived is not what the job says, so those that waited for it have to be copied as well.
+    /// Handles bytes that differ from the job's digest: the pieces that waited for this chunk have to be copied, too.
     fn differs(&self, mut job: Job, wanted: &ChunkId) -> Result<(), EngineError> {
         let piece = &job.order.piece;
         let tries = {
@@ -429,7 +429,7 @@ impl Team {
     pub fn start(writer: PackWriter, helpers: usize, reach: &Reach) -> Result<Self, EngineError> {
         let flow = Arc::new(Flow::new(writer, reach));
         for _ in 0..OWN_BUFFERS {
-            // Their pages are touched when they are used.
+            // Their pages are first touched when they are used.
             let _ = flow.spare.push(AlignedBuf::new(CHUNK as usize));
         }
         let mut team = Self {
@@ -474,7 +474,7 @@ impl Drop for Team {
             self.flow.fail(EngineError::Internal(what.to_owned()));
         }
         for thread in self.threads.drain(..) {
-            // Its own failure is no matter any more.
+            // Its failure does not matter any more.
             let _ = thread.join();
         }
     }

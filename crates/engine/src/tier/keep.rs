@@ -1,13 +1,13 @@
-//! The tier follows its store: what has come is mapped and registered, what is gone is given back.
+//! Keeps the tier up to date with its store: maps and registers new packs, and unmaps those that are gone.
 //!
 //! ```text
-//!  refresh: list the packs ─► give back windows of those that are gone ─► register those without one
-//!              ▲                                                             │ each; for a while
+//!  refresh: list the packs ─► unmap windows of those that are gone ─► register those without one
+//!              ▲                                                             │ one by one, for a while
 //!              └───────────── the list is old, and there is more ◄───────────┘
 //! ```
-//! Packs are written, cut, renamed and removed by others meanwhile. A pack that is not any more what the list
-//! says is no failure: the next list tells. A failure is tried again soon, at once when something was given
-//! back, and not so soon when it fails again.
+//! Other processes write, cut, rename and remove packs meanwhile. A pack that differs from the list is no failure;
+//! the next list will have it right. After a failure the pack is tried again soon, at once when a window was
+//! unmapped, and later each time it fails again.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -24,38 +24,39 @@ use super::{BASE, END, Entry, Tier, Trouble, WINDOWS};
 use crate::pipeline::breathe;
 use crate::{CHUNK, STAGING_BUFFERS};
 
-/// Addresses between the starts of windows are multiples of this.
+/// Windows start at multiples of this.
 const STEP: u64 = 2 << 20;
-/// How often another address is tried where something else lies.
+/// How many addresses are tried if the first is taken.
 const ADDRESSES: u32 = 64;
 /// A failure is tried again after this time, after twice that, and so on up to the second.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
-/// Between two registrations others get the driver.
+/// The pause between two registrations, in which others can call the driver.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A program gets the driver for so many times as long as a registration took.
+/// After a registration the program gets the driver for this many times as long as the registration took.
 const SHARE: u32 = 4;
-/// A window stays when its file has lost no more than this part of it.
+/// A window stays if its file has become shorter by no more than one part in so many.
 const CUT: u64 = 16;
-/// After this time a list of packs is made anew.
+/// How long a list of packs counts as current.
 const FRESH: Duration = Duration::from_millis(250);
 
-/// What came of a pack.
+/// The result of adding a pack.
 enum Added {
     Registered,
     /// It has a window, or holds nothing.
     Known,
     /// The limit leaves no room.
     NoRoom,
-    /// It is not any more what the list says.
+    /// It differs from the list now.
     Changed,
     /// What the system says.
     NotMapped(String),
 }
 
 impl Tier {
-    /// Brings the windows up to date with the packs that there are; true if there is more to do at once. Registering takes 30 to
-    /// 90 ms per GiB, five times as long beside a program; it is meant for a thread of its own, whose current context it changes,
-    /// and stands back while a checkpoint or restore is under way. What does not work is in [`Tier::status`].
+    /// Brings the windows up to date with the listed packs; true if there is more to do at once. Registering takes 30
+    /// to 90 ms per GiB, and five times as long while a program runs. To be called on a thread of its own, whose
+    /// current context it changes; it pauses while a checkpoint or restore is under way. [`Tier::status`] reports
+    /// failures.
     pub fn refresh(&self, files: Result<Vec<PackFile>, StoreError>) -> bool {
         let begun = Instant::now();
         let files = match files {
@@ -79,7 +80,7 @@ impl Tier {
                 Ok(Added::Registered | Added::Known | Added::Changed) => {}
                 Ok(Added::NoRoom) => full = true,
                 Ok(Added::NotMapped(why)) => trouble = Some(why),
-                // Others would fare no better.
+                // Other packs would fail, too.
                 Err(why) => {
                     self.failed(why);
                     return false;
@@ -96,11 +97,11 @@ impl Tier {
         false
     }
 
-    /// Notes what there is, and gives back what is gone.
+    /// Records the list, and unmaps windows whose packs are gone.
     fn take_stock(&self, files: &[PackFile]) {
         let given_up = self.give_back(files);
         let room = !given_up.is_empty();
-        // Unregistering takes its time, without the lock.
+        // Unregistering is slow, so it is done without the lock.
         self.give(given_up);
         let mut state = self.state.lock();
         state.listed = Some(files.iter().map(|it| (it.key, it.bytes)).collect());
@@ -109,7 +110,7 @@ impl Tier {
         }
     }
 
-    /// Removes windows whose file is gone or much shorter than they are, and takes names anew.
+    /// Removes windows whose file is gone or much shorter, and updates the names of the others.
     fn give_back(&self, files: &[PackFile]) -> Vec<Entry> {
         let ready: HashMap<FileKey, PackId> = files
             .iter()
@@ -120,7 +121,7 @@ impl Tier {
         let mut gone = Vec::new();
         for (key, entry) in &mut state.entries {
             entry.ready = ready.get(key).copied();
-            // One in use goes the next time.
+            // A window in use is removed the next time.
             if !serves(&entry.window) && Arc::strong_count(&entry.window) == 1 {
                 gone.push(*key);
             }
@@ -130,7 +131,7 @@ impl Tier {
             .collect()
     }
 
-    /// Gives windows back to the driver.
+    /// Unregisters and unmaps windows.
     fn give(&self, entries: Vec<Entry>) {
         for entry in entries {
             self.in_turn(|| drop(entry));
@@ -189,8 +190,8 @@ impl Tier {
         Ok(Added::Registered)
     }
 
-    /// Touching and pinning them takes longer than a program should stand still for. A save that finds none makes
-    /// some then.
+    /// Makes the staging buffers ahead, because touching and pinning them takes longer than a program should wait. If
+    /// this fails, a save makes its own.
     fn make_staging(&self) {
         let bytes = STAGING_BUFFERS as u64 * CHUNK;
         let mut places = (BASE..WINDOWS).step_by(bytes as usize);
@@ -200,17 +201,17 @@ impl Tier {
         {
             let pin = || PinnedPool::at(&self.driver, place, STAGING_BUFFERS, CHUNK as usize);
             match self.in_turn(pin) {
-                // Only this thread makes them.
+                // Only this thread sets it.
                 Ok(pool) => drop(self.staging.set(pool)),
-                // A driver puts its own where it likes.
+                // The driver has put something of its own there.
                 Err(error) if error.code == cu::CUDA_ERROR_ALREADY_MAPPED => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// Windows to be given back before the file gets one; `None` if there is no room. Ready packs take the
-    /// place of published ones, the oldest first.
+    /// Windows that must be unmapped before the file gets one; `None` if the limit leaves no room. Ready packs replace
+    /// published ones, the oldest first.
     fn make_room(&self, file: &PackFile) -> Option<Vec<Entry>> {
         let mut state = self.state.lock();
         let used: u64 = state.entries.values().map(|e| e.window.len()).sum();
@@ -239,7 +240,7 @@ impl Tier {
         Some(evicted)
     }
 
-    /// `None` if the file is gone, or another.
+    /// Maps a file; `None` if it is gone or another file has its name.
     fn map(&self, file: &PackFile) -> std::io::Result<Option<Window>> {
         for _ in 0..ADDRESSES {
             let opened = match OpenOptions::new().read(true).write(true).open(&file.path) {
@@ -259,7 +260,7 @@ impl Tier {
         Err(std::io::ErrorKind::AddrInUse.into())
     }
 
-    /// Where a window of so many bytes is tried next.
+    /// The next address to try for a window of so many bytes.
     fn place(&self, bytes: u64) -> u64 {
         let mut state = self.state.lock();
         let span = bytes.next_multiple_of(STEP);
@@ -278,7 +279,7 @@ impl Tier {
         state.trouble = Some(Trouble { what, at, times });
     }
 
-    /// Whether the last failure is too fresh to try again.
+    /// Whether the last failure is too recent to try again.
     fn waits(&self) -> bool {
         let state = self.state.lock();
         state.trouble.as_ref().is_some_and(|it| {
@@ -304,9 +305,9 @@ fn whole(window: &Window) -> bool {
     named(window).is_some_and(|bytes| bytes >= window.len())
 }
 
-/// Whether a window is worth being kept. A pack ends behind its last chunk, a little before the end of the ready file
-/// that it was. The pages behind its end stay registered, and so in memory, until the window goes; to register
-/// all others once more would take longer than to copy their bytes.
+/// Whether a window is worth keeping. A published pack ends behind its last chunk, a little before the end of the ready
+/// file that it was. The pages behind its end stay registered, and so in memory, until the window is unmapped, because
+/// registering all others again would take longer than copying their bytes.
 fn serves(window: &Window) -> bool {
     named(window).is_some_and(|bytes| bytes >= window.len() - window.len() / CUT)
 }

@@ -4,13 +4,13 @@
 //! ```text
 //!  store in memory: ready/ID.pack ──┐ looked for      ┌─► Window: mapped ─► registered, slice by slice
 //!                   packs/ID.pack ──┼─ Tier::refresh ─┤
-//!  copies of packs on a disk ───────┘                 └─► gone, or cut short: given back
+//!  copies of packs on a disk ───────┘                 └─► gone, or cut short: unmapped
 //!  save:  wanted() ─► PackWriter claims places in them ─► claim() the window's bytes ─► copy
 //!  load:  ChunkReader locates a chunk ─► share() the window's bytes ─► copy
 //! ```
-//! A file keeps its window whatever its name becomes: a ready pack that was written and published is read
-//! through the same registration. Everything here may fail or be absent; the ordinary way is taken then.
-//! [`keep`] keeps the windows up to date with the store.
+//! A file keeps its window when it is renamed: a ready pack that was written and published is read through the same
+//! registration. If the tier is absent or anything here fails, data goes through staging buffers. [`keep`] keeps the
+//! windows up to date with the store.
 
 mod keep;
 
@@ -23,30 +23,30 @@ use fermata_device::{ContextHandle, Driver, PinnedPool, SharedSpan, Span, Window
 use fermata_store::{ChunkId, ChunkReader, FileKey, Located, PackId, Place, StoreError};
 use parking_lot::{Condvar, Mutex};
 
-/// Where windows are mapped in a worker: apart from the ranges of the program's memory, and from where the
-/// kernel and the driver put theirs, which must not depend on what is registered when.
+/// Where a worker maps windows: apart from the program's memory, and from the addresses that the kernel and the driver
+/// choose, which must not depend on what is registered when.
 const BASE: u64 = 0x2800_0000_0000;
 const END: u64 = 0x2c00_0000_0000;
-/// Where windows begin; staging buffers lie before them.
+/// The first address of windows; staging buffers lie before it.
 const WINDOWS: u64 = BASE + (1 << 30);
 
-/// What keeps packs from being registered.
+/// Whether all packs are registered, or what keeps them from it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TierState {
-    /// Nothing: all packs are.
+    /// All packs are registered.
     Complete,
-    /// It takes its time, or the store has not been looked at yet.
+    /// Registering goes on, or the store has not been listed yet.
     #[default]
     Registering,
-    /// A checkpoint or restore under way, which registering would slow down.
+    /// A checkpoint or restore is under way, which registering would slow down.
     Paused,
-    /// The limit.
+    /// The limit is reached.
     Full,
-    /// What the system or the driver said; it is tried again.
+    /// The system or the driver has refused; it is tried again.
     Failed,
 }
 
-/// How the tier is.
+/// The status of the tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TierStatus {
     /// What keeps packs from being registered.
@@ -55,19 +55,19 @@ pub struct TierStatus {
     pub registered: u64,
     /// Of these, ready to be written.
     pub ready: u64,
-    /// Bytes of packs that the store held when it was looked at last, and that are not registered.
+    /// Bytes of listed packs that are not registered.
     pub missing: u64,
     /// The most that may be registered.
     pub limit: u64,
-    /// What the system or the driver said, while that is so.
+    /// The error of the system or the driver, until it is overcome.
     pub trouble: Option<String>,
 }
 
 struct Entry {
     window: Arc<Window>,
-    /// The name it can be taken by, while it is ready.
+    /// The pack's name, while it is ready to be written.
     ready: Option<PackId>,
-    /// When it was mapped, by count.
+    /// The order in which it was mapped.
     age: u64,
 }
 
@@ -76,14 +76,14 @@ struct State {
     entries: HashMap<FileKey, Entry>,
     next: u64,
     count: u64,
-    /// The packs that the store held last, and their bytes; none before it was looked at.
+    /// The packs of the last list, and their bytes; `None` before the first list.
     listed: Option<Vec<(FileKey, u64)>>,
-    /// Whether some of them have no room.
+    /// Whether the limit keeps some of them from being registered.
     full: bool,
     trouble: Option<Trouble>,
 }
 
-/// A failure that has not been made good yet.
+/// A failure that has not been overcome yet.
 struct Trouble {
     what: String,
     at: Instant,
@@ -97,16 +97,17 @@ pub struct Tier {
     context: ContextHandle,
     limit: u64,
     state: Mutex<State>,
-    /// Made with the first window, unless the session has some already; for data that does not go through a window.
+    /// Staging buffers for data that does not go through a window; made with the first window, unless the session has
+    /// some.
     staging: OnceLock<PinnedPool>,
     brings_staging: bool,
     /// Checkpoints and restores under way, which registering would slow down.
     busy: Mutex<usize>,
-    /// Whether a program is there, which registering would slow down, too.
+    /// Whether a program is served, which registering would slow down, too.
     served: AtomicBool,
-    /// None is under way any more.
+    /// Signalled when no checkpoint or restore is under way any more.
     idle: Condvar,
-    /// Held for each call of the driver that keeps the tier up to date.
+    /// Held during each driver call that keeps the tier up to date.
     turn: Mutex<()>,
 }
 
@@ -124,8 +125,8 @@ impl Drop for Quiet {
 }
 
 impl Tier {
-    /// An empty tier that registers at most `limit` bytes, in `context`, which must live as long, and makes staging
-    /// buffers too if it is to bring them.
+    /// An empty tier that registers at most `limit` bytes, in `context`, which must outlive it. It makes staging
+    /// buffers, too, if it is asked to.
     pub fn new(
         driver: Arc<Driver>,
         context: ContextHandle,
@@ -149,7 +150,7 @@ impl Tier {
         })
     }
 
-    /// How it is.
+    /// Its status.
     pub fn status(&self) -> TierStatus {
         let state = self.state.lock();
         let windows = || state.entries.values();
@@ -179,26 +180,26 @@ impl Tier {
         }
     }
 
-    /// From now on there is a program, whose calls come between registrations.
+    /// From now on a program is served: registrations leave it time for its driver calls.
     pub fn serve(&self) {
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps registrations from disturbing until the answer is dropped; one that is under way has ended.
+    /// Pauses registrations until the returned guard is dropped; waits for one that is under way.
     pub(crate) fn quiet(self: &Arc<Self>) -> Quiet {
         *self.busy.lock() += 1;
         drop(self.turn.lock());
         Quiet(Arc::clone(self))
     }
 
-    /// Calls the driver to keep the tier up to date, while nothing is under way.
+    /// Does `work`, a driver call for the tier, while no checkpoint or restore is under way.
     fn in_turn<T>(&self, work: impl FnOnce() -> T) -> T {
         loop {
             let mut busy = self.busy.lock();
             self.idle.wait_while(&mut busy, |busy| *busy > 0);
             drop(busy);
             let _turn = self.turn.lock();
-            // What has begun meanwhile waits for the turn's end.
+            // A checkpoint that has begun meanwhile waits for the turn's end.
             if !self.is_busy() {
                 return work();
             }
@@ -226,13 +227,13 @@ impl Tier {
         state.entries.get(&key).map(|e| Arc::clone(&e.window))
     }
 
-    /// The bytes of a place, to be written.
+    /// The memory of a place in a pack, to be written.
     pub(crate) fn claim(&self, place: &Place) -> Option<Span> {
         self.window(place.key)?
             .claim(place.offset, u64::from(place.length))
     }
 
-    /// A chunk of `len` bytes where it lies, its hash found to be right; `None` if it must be read.
+    /// A chunk of `len` bytes in its window, with its hash verified; `None` if it must be read.
     ///
     /// # Errors
     /// `MissingChunk`, or `DamagedChunk` when its pack is cut.
@@ -251,7 +252,7 @@ impl Tier {
         Ok(right)
     }
 
-    /// The bytes of chunks that follow each other in one pack, whole blocks but for the last, to be read as one.
+    /// The memory of adjacent chunks of one pack, to be read as one; all but the last must be whole.
     pub(crate) fn share_run(&self, chunks: &[Located]) -> Option<SharedSpan> {
         let first = chunks.first()?;
         let bytes = chunks.iter().map(|it| u64::from(it.length)).sum();

@@ -62,6 +62,14 @@ impl Missing {
         Some(run(range, *content))
     }
 
+    /// The first missing pages of `range`; at most `most` bytes.
+    pub fn within(&self, range: &Range<u64>, most: u64) -> Option<Run> {
+        let (missing, content) = self.0.overlapping(range).next()?;
+        let start = missing.start.max(range.start);
+        let end = missing.end.min(range.end).min(start + most);
+        Some(run(start..end, *content))
+    }
+
     /// The first missing pages from `address` on, or from the begin if there are none behind it; at most `most` bytes.
     pub fn next(&self, address: u64, most: u64) -> Option<Run> {
         let (range, content) = self
@@ -198,6 +206,14 @@ mod tests {
                 let next = missing.next(10 * PAGE, 4 * PAGE).map(|it| it.range.start / PAGE);
                 let first = model.range(10..).chain(&model).next();
                 prop_assert_eq!(next, first.map(|it| *it.0));
+                let inside = missing.within(&(20 * PAGE..34 * PAGE), 3 * PAGE);
+                let inside = inside.map(|it| (it.range.start / PAGE, it.range.end / PAGE));
+                let first = model.range(20..34).next().map(|it| *it.0);
+                prop_assert_eq!(inside.map(|it| it.0), first);
+                if let Some((from, to)) = inside {
+                    prop_assert!(from < to && to <= (from + 3).min(34));
+                    prop_assert!((from..to).all(|page| model.contains_key(&page)));
+                }
                 if let Some(run) = missing.around(17 * PAGE, 4 * PAGE) {
                     prop_assert!(run.range.start >= 16 * PAGE && run.range.end <= 20 * PAGE);
                     for n in 0..(run.range.end - run.range.start) / PAGE {

@@ -5,7 +5,7 @@
 //!    one userfaultfd for each process     │
 //!                                         ├─ page fault: the pages around it, from `pages-N.img`, or zeros
 //!                                         ├─ fork, mremap, munmap, madvise: the same is done to what is missing
-//!                                         └─ nothing to answer: the next pages, in the order of their addresses
+//!                                         └─ nothing to answer: the working set, then the next pages in the order of their addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
 //! ```
 //! This takes the place of `criu lazy-pages`, with the same socket. That one waits for ever for pages of a mapping that the

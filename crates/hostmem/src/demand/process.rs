@@ -11,6 +11,7 @@
 //! `NotMapped` counts only the second time: a mapping may have been moved between the kernel's two checks, and then it says
 //! `Changing` until the event has been read.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use super::missing::{Missing, Run};
 use super::sys::{self, Answer, Message};
 use crate::error::{Error, Result};
-use crate::{PAGE, image};
+use crate::{PAGE, image, working_set};
 
 /// Bytes around a page fault that are brought with it.
 const AROUND: u64 = 64 << 10;
@@ -61,9 +62,13 @@ pub struct Process {
     waited: Vec<u64>,
     /// What was moved away from: the kernel will say that it is unmapped, when something else may be there already.
     vacated: Vec<Range<u64>>,
+    /// What of the working set is to be brought, before anything else that is not waited for.
+    first: VecDeque<Range<u64>>,
     /// Where the pages are that are brought next.
     next: u64,
     forked: bool,
+    /// Page faults that were reported.
+    faults: u64,
     /// When a thread last had to wait for a page.
     fault: Option<Instant>,
     starved: Option<Instant>,
@@ -84,8 +89,10 @@ impl Process {
             missing: Missing::new(&pages),
             waited: Vec::new(),
             vacated: Vec::new(),
+            first: working_set::read(dir, pid).into(),
             next: 0,
             forked: false,
+            faults: 0,
             fault: None,
             starved: None,
         })
@@ -94,6 +101,11 @@ impl Process {
     /// Its descriptor.
     pub fn uffd(&self) -> &OwnedFd {
         &self.uffd
+    }
+
+    /// Page faults that were reported since the last call.
+    pub fn take_faults(&mut self) -> u64 {
+        std::mem::take(&mut self.faults)
     }
 
     /// Whether a process has made it that was restored.
@@ -121,6 +133,7 @@ impl Process {
             match event {
                 Message::Fault(address) => {
                     self.waited.push(address & !(PAGE - 1));
+                    self.faults += 1;
                     self.fault = Some(Instant::now());
                 }
                 Message::Fork(uffd) => made.push(self.child(uffd)),
@@ -171,6 +184,12 @@ impl Process {
             true => AHEAD_SHORT,
             false => AHEAD,
         };
+        while let Some(range) = self.first.front() {
+            match self.missing.within(range, AHEAD_SHORT) {
+                Some(run) => return self.put(run, buffer),
+                None => drop(self.first.pop_front()),
+            }
+        }
         let Some(run) = self.missing.next(self.next, most) else {
             return Ok(Outcome::Done);
         };
@@ -186,8 +205,10 @@ impl Process {
             missing: self.missing.of_child(),
             waited: Vec::new(),
             vacated: Vec::new(),
+            first: VecDeque::new(),
             next: 0,
             forked: true,
+            faults: 0,
             fault: None,
             starved: None,
         }

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -41,7 +42,10 @@ pub struct Server {
     dir: PathBuf,
     /// The socket, or the connection, while CRIU restores.
     criu: Option<Criu>,
-    restored: bool,
+    /// Since when the processes run, once they do.
+    restored: Option<Instant>,
+    /// Page faults that were answered.
+    faults: u64,
     /// Process 1 of the namespace, which holds each descriptor as well.
     holder: Option<OwnedFd>,
     /// Whether it was asked to let go of them.
@@ -81,7 +85,8 @@ impl Server {
         Ok(Self {
             dir: dir.into(),
             criu: Some(Criu::Expected(socket)),
-            restored: false,
+            restored: None,
+            faults: 0,
             holder: Some(holder),
             asked: false,
             processes: Vec::new(),
@@ -89,6 +94,12 @@ impl Server {
             refused: false,
             buffer: vec![0; BUFFER],
         })
+    }
+
+    /// How long the processes have run, and how many page faults they had meanwhile for which they waited.
+    pub fn waits(&self) -> (Duration, u64) {
+        let time = self.restored.map(|it| it.elapsed());
+        (time.unwrap_or_default(), self.faults)
     }
 
     /// Does what there is to do, a little at a time, and waits if there is nothing; returns at once when one of `others` can be
@@ -121,10 +132,11 @@ impl Server {
         for process in &mut self.processes {
             // What could not be answered before.
             process.answer(&mut self.buffer)?;
+            self.faults += process.take_faults();
         }
         self.remove(gone);
         self.processes.extend(made);
-        if self.restored {
+        if self.restored.is_some() {
             self.ahead()?;
         }
         Ok(Turn::Worked)
@@ -191,7 +203,7 @@ impl Server {
         if self.refused || self.processes.iter().any(Process::is_waited_for) {
             return wait(SOON);
         }
-        match self.restored && !self.asked {
+        match self.restored.is_some() && !self.asked {
             true => wait(0),
             false => None,
         }
@@ -224,7 +236,7 @@ impl Server {
         }
         match i32::from_ne_bytes(number) {
             RESTORED => {
-                self.restored = true;
+                self.restored = Some(Instant::now());
                 self.criu = None;
             }
             pid if pid > 0 => {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::fs::RenameFlags;
 
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
-use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, part_name};
+use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
@@ -115,9 +115,21 @@ impl Draft {
     pub fn seal(&mut self) -> Result<()> {
         let mut files = Vec::new();
         collect(&self.path, "", &mut files)?;
+        // Restores write them anew.
+        files.retain(|it| !self.is_profile(&it.path));
         files.sort_by(|a, b| a.path.cmp(&b.path));
         self.files = Some(files);
         Ok(())
+    }
+
+    /// Whether the file at `path` in the folder is the profile of a part.
+    fn is_profile(&self, path: &str) -> bool {
+        let folder = match path.strip_suffix(PROFILE) {
+            Some("") => return true,
+            Some(folder) => folder.strip_suffix('/'),
+            None => None,
+        };
+        folder.is_some_and(|folder| self.parts.iter().any(|part| part == folder))
     }
 
     /// Completes the image: seals the folder if that has not been done, writes the manifest, and

@@ -1,4 +1,4 @@
-//! What an image has cost and how it was validated, kept from the copying to the answer of the stop.
+//! What a capture has cost the program and how it was validated, kept until the daemon asks for the result.
 
 use fermata_control::worker::{Stall, Validation};
 

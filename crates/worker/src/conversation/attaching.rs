@@ -1,7 +1,7 @@
-//! Giving the session to the thread that serves a program, and taking it back.
+//! Attach and Detach: hands the session to the thread that serves a program, and takes it back.
 //!
-//! The session is either here ([`Worker::idle`]) or with that thread: it goes only once the thread is there, and comes
-//! back when serving ends.
+//! The session belongs either to the conversation ([`Worker::idle`]) or to that thread. It is handed over only once the
+//! thread exists, and returns when serving ends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::threads::serving_thread;
 
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
-/// How often a server that is to stop is woken.
+/// How often a server that has to stop is woken.
 const KICK: Duration = Duration::from_micros(200);
 
 impl Worker {
@@ -65,7 +65,7 @@ impl Worker {
             let (server, consumer) = taken.recv().ok()?;
             Some(server.run(consumer, &own))
         };
-        // First the thread: where there is none, the session stays here, and the program may be attached later.
+        // The thread is started first: if that fails, the session stays here, and the program can be attached later.
         let thread = Thread::start(serving_thread(), serve)
             .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
         let site = self
@@ -93,7 +93,7 @@ impl Worker {
             self.devices.clone(),
             self.gate.take(),
         );
-        // The thread waits for it.
+        // The thread waits for this.
         let _ = hand_over.send((server, consumer));
         self.serving = Some(Serving {
             thread,
@@ -103,7 +103,7 @@ impl Worker {
         Ok(FromWorker::Attached)
     }
 
-    /// The staging area of the last attachment, if it is that of `ring`; another one is given back.
+    /// The staging area of the last attachment if it belongs to `ring`; any other one is unregistered.
     fn take_staging(&mut self, ring: BorrowedFd<'_>) -> Option<Staging> {
         let mut staging = self.staging.take()?;
         if staging.area().is_of(ring) {
@@ -112,7 +112,7 @@ impl Worker {
         if let Some(site) = &mut self.site
             && site.live.enter_any().is_ok()
         {
-            // A dead context cannot give anything back, and ends with the process.
+            // A dead context cannot unregister it; the process's end does.
             let _ = staging.unregister(&site.live.driver);
             site.live.forget_current();
         }
@@ -173,7 +173,7 @@ impl Worker {
             }
             Ok(None) | Err(_) => lost("the serving thread has panicked".to_owned()),
         };
-        // A daemon that is gone is noticed by the next receive.
+        // The next receive notices a daemon that is gone.
         let _ = self.daemon.send(&told, &[]);
     }
 

@@ -1,4 +1,4 @@
-//! Checkpoints behind the running program: what was prepared, what is under way, what was copied ahead.
+//! Checkpoints while the program runs: what has been prepared, the capture under way, and what was copied ahead.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use fermata_store::Store;
 use super::serving::{Serving, ended, on_server};
 use crate::failure::{failure, from_engine};
 
-/// The longest wait for images to be examined; the rest is waited for where it is needed.
+/// The longest wait for module images to be examined; the rest is waited for where it is needed.
 const EXAMINATION: Duration = Duration::from_secs(60);
-/// Set for tests: the image is compared with the stopped copy of the same moment.
+/// Set in tests: each image is compared with a copy that was made in the stop.
 const CHECK: &str = "FERMATA_TEST_REFERENCE";
 
-/// See the module. At most one of them is there.
+/// The capture of this worker, in one of its stages. At most one field is set.
 #[derive(Default)]
 pub(super) struct Capturing {
     prepared: Option<Prepared>,
@@ -42,7 +42,7 @@ fn wait_for_images(serving: &Serving) -> Result<(), Failure> {
 }
 
 impl Capturing {
-    /// Makes ready what can be while the program runs.
+    /// Makes everything ready that can be while the program runs.
     pub fn prepare(
         &mut self,
         serving: Option<&Serving>,
@@ -67,7 +67,7 @@ impl Capturing {
             server.site.live.forget_current();
             sketch
         })?;
-        // The rest takes its time, and the program does not wait for it.
+        // The rest takes long; the program runs meanwhile.
         let prepared = sketch.and_then(|sketch| capture::prepare(sketch, &store));
         let prepared = prepared.map_err(|error| from_engine(&error))?;
         let way = prepared.way();
@@ -83,7 +83,7 @@ impl Capturing {
             let begun = capture::begin_ahead(&mut server.site, prepared);
             server.site.live.forget_current();
             begun.map(|(capture, gate)| {
-                // That of a restore whose data is all there.
+                // A gate that is still there belongs to a restore whose data has all come.
                 server.close_gate();
                 server.gate = Some(gate);
                 capture
@@ -96,7 +96,7 @@ impl Capturing {
         Ok(FromWorker::Begun { way, steps })
     }
 
-    /// Takes the session as it is; the answer is the gate that its operations have to pass from now on.
+    /// Captures the session as it is now. Returns the gate that its operations have to pass from now on.
     pub fn begin(
         &mut self,
         site: &mut Site,
@@ -112,7 +112,7 @@ impl Capturing {
         Ok((gate, FromWorker::Begun { way, steps }))
     }
 
-    /// How far it is; totals by `totals` when it has ended with an image.
+    /// How far the capture is. When it has ended with an image, `totals` makes the answer.
     pub fn look(
         &mut self,
         totals: impl FnOnce(&capture::Image) -> control::Totals,
@@ -138,10 +138,10 @@ impl Capturing {
         }
     }
 
-    /// What was copied ahead of the stop that is now.
+    /// What has been copied ahead of the current stop.
     pub fn take_ahead(&mut self) -> Result<Option<Ahead>, EngineError> {
         if let Some(capture) = self.capture.take() {
-            // Nobody has looked since it ended.
+            // The capture has ended since the last look.
             return match capture.join()? {
                 Outcome::Ahead(ahead) | Outcome::Overtaken(ahead, _) => Ok(Some(ahead)),
                 Outcome::Complete(_) => Ok(None),
@@ -150,13 +150,13 @@ impl Capturing {
         Ok(self.ahead.take())
     }
 
-    /// Gives everything up. Device memory that was set aside goes back.
+    /// Abandons the capture and frees the device memory that was set aside.
     pub fn abandon(&mut self) {
         self.ahead = None;
         self.prepared = None;
         if let Some(capture) = self.capture.take() {
             capture.give_up("the checkpoint was given up");
-            // Its gate notices, and gives back what it holds.
+            // The gate notices, and releases what it holds.
             drop(capture.join());
         }
     }

@@ -1,4 +1,4 @@
-//! Loading an image: the conversation's part of a restore, whole or behind the program.
+//! Preload and Load: the conversation's part of a restore, eager or on demand.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::layout::RingPlace;
 use crate::scratch::Staging;
 use crate::threads::serving_thread;
 
-/// The staging area of the program's ring, made ready while data is loaded. The thread for it begins when the
-/// session's objects are there, for they must find the addresses free that they had.
+/// Registers the staging area of the program's ring while data is loaded. Its thread begins when the session's objects
+/// have been made, because they must find their former addresses free.
 struct Beside {
     area: Option<StagedArea>,
     thread: Option<JoinHandle<Staging>>,
@@ -43,18 +43,18 @@ impl Beside {
             if let Some(context) = context
                 && driver.set_current(context).is_ok()
             {
-                // What is not registered now is when the program is served.
+                // If this fails, the area is registered when the program is served.
                 let _ = staging.register(&driver);
             }
             staging
         };
         let builder = std::thread::Builder::new().name("staging".to_owned());
-        // Without a thread it is made ready when the program is served.
+        // Without a thread the area is registered when the program is served.
         self.thread = builder.spawn(work).ok();
     }
 }
 
-/// Does `work` on a thread like the one that serves, so that the driver has the room it had then.
+/// Does `work` on a thread like the one that serves, so that the driver has as much stack as it had then.
 fn on_serving_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, control::Failure> {
     let internal = |message: String| failure(FailureKind::Internal, message, "");
     let done = std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn used(operation: &str) -> control::Failure {
 }
 
 impl Worker {
-    /// Does what a Load of `image` begins with. `fds` as in [`Worker::load`].
+    /// Does the first part of a Load of `image` ahead. `fds` as in [`Worker::load`].
     pub(super) fn preload(
         &mut self,
         store: &Path,
@@ -95,8 +95,8 @@ impl Worker {
         Ok(FromWorker::Preloaded)
     }
 
-    /// Makes the session in `image`; what comes later is brought by threads of its own. `fds` may hold the memory
-    /// of the ring that the program will be served through.
+    /// Rebuilds the session in `image`; threads bring the data that comes on demand. `fds` may hold the memory of the ring
+    /// through which the program will be served.
     pub(super) fn load(
         &mut self,
         store: &Path,
@@ -159,8 +159,7 @@ impl Worker {
         })
     }
 
-    /// Maps the ring's memory, or keeps the place for it. Where the ring is mapped, the program's modules found something mapped,
-    /// too.
+    /// Maps the ring's memory, or reserves its addresses: they were taken, too, when the program loaded its modules.
     fn place_ring(&mut self, ring: &[OwnedFd]) -> Result<Beside, control::Failure> {
         let ring = ring.first();
         let area = ring.and_then(|ring| StagedArea::open(ring.as_fd()).ok());
@@ -174,7 +173,8 @@ impl Worker {
         Ok(Beside { area, thread: None })
     }
 
-    /// The next Load may find data with other workers, through the keeper at the other end of a socket.
+    /// Gives the next Load a keeper of common memory, at the other end of a socket, through which it maps data that other
+    /// workers have.
     pub(super) fn common(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, control::Failure> {
         let socket = fds.into_iter().next();
         let site = self.idle("Common")?;
@@ -187,12 +187,12 @@ impl Worker {
         let reason = self.missed.as_ref().and_then(|it| it.lock().clone());
         if let Some(reason) = reason.filter(|_| !self.told_missed) {
             let missed = FromWorker::Missed { reason };
-            // A daemon that is gone does not hear it; the next one asks.
+            // If the daemon is gone, the next one asks.
             self.told_missed = self.daemon.send(&missed, &[]).is_ok();
         }
     }
 
-    /// How far the data is that comes while the program runs.
+    /// How much of the data that comes on demand is present.
     pub(super) fn restoring(&self) -> FromWorker {
         let Some(background) = &self.background else {
             return FromWorker::Restoring(Restoring {

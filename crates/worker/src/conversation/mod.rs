@@ -6,13 +6,18 @@
 //!                   ▲                  │ program gone
 //!                   └──────────────────┘
 //! ```
-//! When the daemon is gone, the worker serves its program, and looks for the next daemon; it ends with the
-//! program. A program that was detached then, for a checkpoint, is kept for some time, and the worker starts the next daemon for
-//! it if no command does. A worker that has given back all of a paused session ends at once.
+//! When the daemon is gone, the worker goes on serving its program, looks for the next daemon, and ends with the program.
+//! If the program was detached for a checkpoint at that moment, its session is kept for some time, and the worker starts
+//! the next daemon if no command does. A worker that has saved all of a paused session ends at once.
 //!
-//! Here: what is asked, and who answers it. `opening`: the driver, and what is ready before a program. `attaching`: the
-//! thread that serves it. `saving`: an image of a stopped program. `capturing`: one behind a running program.
-//! `loading`: a session from an image.
+//! | file | requests |
+//! | --- | --- |
+//! | this | dispatches requests; what happens without a daemon |
+//! | `opening` | Open: the driver, and what is made ready before a program |
+//! | `attaching` | Attach, Detach: the thread that serves the program |
+//! | `saving` | Save: an image of a stopped program |
+//! | `capturing` | an image while the program runs |
+//! | `loading` | Load: a session from an image |
 
 mod account;
 mod attaching;
@@ -54,16 +59,16 @@ use crate::trace;
 /// The worker's end of the conversation.
 pub type Daemon = Connection<ToWorker, FromWorker>;
 
-/// How often a wait for the daemon looks after the program.
+/// How often a wait for the daemon checks on the program.
 const TURN: Duration = Duration::from_millis(200);
 /// Progress is told at most this often.
 const REPORT: Duration = Duration::from_millis(100);
-/// The longest wait for what a session leaves behind: the record of a traced one, what was learnt of one that was restored.
+/// The longest wait for what a session writes at its end: a trace, or the first-use profile of a restore.
 const RECORD: Duration = Duration::from_secs(4);
 
 /// How often a worker without a daemon looks for one.
 const RETURN_POLL: Duration = Duration::from_millis(100);
-/// How often, once a daemon has not wanted it.
+/// How often, once a daemon has refused the worker.
 const RETURN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a detached program's session is kept without a daemon.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -75,24 +80,24 @@ struct Worker {
     faults: Faults,
     devices: Vec<DeviceInfo>,
     names: Vec<String>,
-    /// Whether a program or an image has been here.
+    /// Whether a program has been served, or an image loaded.
     used: bool,
     serving: Option<Serving>,
-    /// What is left of a session without its device memory; it goes with the process.
+    /// The remains of a session whose device memory has been freed; they go with the process.
     vacated: Option<Site>,
     /// The staging area of the last attachment, for the next one.
     staging: Option<Staging>,
-    /// Whether the program that was served last has let go of its ring, and may want to come back.
+    /// Whether the last program has let go of its ring, and may come back.
     parked: bool,
     /// What a later daemon is told.
     back: Option<Back>,
-    /// When a daemon was looked for, or found, last.
+    /// When the worker last looked for a daemon, or found one.
     returned: Option<Instant>,
     /// Pinned buffers of the last attachment.
     scratch: Scratch,
     /// Where the ring of a loaded session's program will be.
     place: Option<RingPlace>,
-    /// What makes a restored program's staging area ready.
+    /// The thread that registers a restored program's staging area.
     beside: Option<JoinHandle<Staging>>,
     /// The image whose objects have been made ahead, until it is loaded.
     preloaded: Option<Preloaded>,
@@ -100,15 +105,15 @@ struct Worker {
     /// The primary context of the first device, where host memory is registered.
     home: Option<ContextHandle>,
     tier: Option<Arc<Tier>>,
-    /// What the last Save has left to do; its thread publishes and writes.
+    /// The thread that does the rest of the last Save: it writes and publishes.
     behind: Option<JoinHandle<Result<Summary, EngineError>>>,
-    /// What the last Save's copying ahead has cost, and how it was validated.
+    /// The cost and the validation of what was copied ahead of the last Save.
     account: Account,
-    /// What the next attachment begins with.
+    /// The gate with which the next attachment begins.
     gate: Option<Box<dyn Gate>>,
-    /// Data that comes while the program runs.
+    /// The loader of data that comes on demand.
     background: Option<Background>,
-    /// What watches memory that other sessions have, too, between attachments.
+    /// The guard of common memory, between attachments.
     guard: Option<Guard>,
     /// Why the session must start again from its image, and whether the daemon has been told.
     missed: Option<Missed>,
@@ -172,7 +177,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
                     .handle(request, fds)
                     .unwrap_or_else(FromWorker::Failed);
                 match worker.daemon.send(&answer, &[]) {
-                    // What it has said before it went is read first.
+                    // Requests that the daemon sent before it ended are read first.
                     Err(error) if !error.is_closed() => error,
                     _ => continue,
                 }
@@ -180,15 +185,14 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
             Err(error) if error.is_timeout() => continue,
             Err(error) => error,
         };
-        // A daemon that stalls or talks nonsense must not cost the program its GPU: what has come between ends the
-        // connection, not the session.
+        // A daemon that stalls or breaks the protocol must not cost the program its GPU: only the connection ends.
         worker.daemon.shutdown();
         if let Some(daemon) = worker.find_daemon() {
             worker.daemon = daemon;
             continue;
         }
         if let Some(serving) = worker.serving.take() {
-            // The program's own end is the only thing that is waited for.
+            // Only the program's end is waited for.
             let _ = serving.thread.join();
         }
         return if error.is_closed() {
@@ -200,8 +204,8 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
 }
 
 impl Worker {
-    /// A session that is traced ends with its record, and one that has memory in common with what there is to learn of it; an
-    /// unfinished one is not waited for longer than the daemon waits.
+    /// Waits until a traced session has written its trace, and one with common memory its profile, but not longer than the
+    /// daemon waits.
     fn let_end_be_noted(&self) {
         let notes = |it: &&Serving| trace::is_on() || it.requests.learns.load(Ordering::Acquire);
         let Some(serving) = self.serving.as_ref().filter(notes) else {
@@ -211,10 +215,10 @@ impl Worker {
         serving.thread.ends_within(RECORD);
     }
 
-    /// The daemon that has taken the last one's place; `None` when there is no session to keep any more.
+    /// Waits for the next daemon; `None` when there is no session to keep any more.
     fn find_daemon(&mut self) -> Option<Daemon> {
         if self.vacated.is_some() {
-            // What it held is noted down: its program is resumed by another worker.
+            // The session's data has been saved: another worker will resume its program.
             return None;
         }
         let socket = PathBuf::from(std::env::var_os(ENV_SOCKET)?);
@@ -222,7 +226,7 @@ impl Worker {
         self.give_up();
         let begun = Instant::now();
         let mut starter = Starter::new();
-        // A daemon that did not want it has closed the connection at once.
+        // A daemon that refused this worker has closed the connection at once.
         let pause = match self.returned.replace(begun) {
             Some(last) if last.elapsed() < RETURN_PAUSE => RETURN_PAUSE,
             _ => RETURN_POLL,
@@ -230,7 +234,7 @@ impl Worker {
         loop {
             match &self.serving {
                 Some(serving) => drop(serving.thread.ends_within(pause)),
-                // Polled: a daemon that was killed leaves a socket that nobody serves; only a connection tells them apart.
+                // Polled: a killed daemon leaves its socket behind, so only connecting shows whether a daemon listens.
                 None => std::thread::sleep(pause),
             }
             self.look_after_program();
@@ -242,7 +246,7 @@ impl Worker {
                 starter.look();
             }
             back.serving = self.serving.is_some();
-            // The next one asks, or is told.
+            // The next daemon must be told again.
             self.told_missed = false;
             if let Ok(daemon) = Daemon::connect(&socket, "daemon")
                 && daemon.send(&FromWorker::Back(back.clone()), &[]).is_ok()
@@ -253,12 +257,12 @@ impl Worker {
         }
     }
 
-    /// Gives up what the last daemon has begun and cannot end: no image comes of it.
+    /// Abandons the checkpoint that the last daemon has begun: there will be no image.
     fn give_up(&mut self) {
         self.capturing.abandon();
-        // Without a program nothing is held.
+        // An error means that there is no program, and then no stream is held.
         let _ = hold(self.serving.as_ref(), Hold::Off);
-        // It has limits of its own; nobody is told how it ended.
+        // It has deadlines of its own. There is no daemon to report the outcome to.
         let _ = self.wait_for_behind();
         if self.serving.is_none() {
             self.close_gate();
@@ -419,7 +423,7 @@ impl<'a> Reporter<'a> {
             return;
         }
         *last = Some(Instant::now());
-        // A daemon that is gone is noticed when the operation is answered.
+        // The answer to the request notices a daemon that is gone.
         let _ = self.daemon.send(&FromWorker::Progress { done, total }, &[]);
     }
 }

@@ -1,4 +1,5 @@
-//! What a worker makes ready before it has a program: the driver and its devices, staging buffers, the tier.
+//! Open, Warm and Keep: what a worker makes ready before it has a program. The driver and its devices, staging buffers,
+//! the tier.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use super::Worker;
 use crate::failure::{failure, full_text};
 use crate::preparation::{Folders, Keeper};
 
-/// Bytes of host memory that may hold what waits for the store, beside staging buffers.
+/// Variable: bytes of host memory, beside staging buffers, for data that waits for the store.
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
-/// Bytes a second that saves write to storage at most.
+/// Variable: the most bytes a second that saves write to storage.
 const WRITE_RATE: &str = "FERMATA_WRITE_RATE";
-/// Set in tests: all kernels are as those of which there is machine code alone.
+/// Variable, for tests: every kernel is treated as one without PTX.
 const OPAQUE: &str = "FERMATA_TEST_OPAQUE";
 /// `cuDriverGetVersion` of the oldest driver that is used.
 const OLDEST: i32 = 13000;
@@ -65,7 +66,7 @@ impl Worker {
         let callbacks = Arc::clone(&self.callbacks);
         let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
         if !facts.is_empty() {
-            // Held for the life of the process: a program finds the device's context ready.
+            // Held for the life of the process, so that a program finds the device's context ready.
             self.home = Some(driver.primary_context(0, 0).map_err(|error| host(&error))?);
         }
         let version = driver.version();
@@ -118,7 +119,7 @@ impl Worker {
         })
     }
 
-    /// Has staging buffers made by the keeper; a software GPU's are made soon enough.
+    /// Has the preparation thread make staging buffers; a software GPU needs none ahead.
     pub(super) fn warm(&self) -> FromWorker {
         if let (Some(site), Some(keeper), Some(home)) = (&self.site, &self.keeper, self.home)
             && site.live.device_hashes
@@ -129,7 +130,7 @@ impl Worker {
         FromWorker::Warming
     }
 
-    /// Begins to keep the tier; once begun, it stays as it is.
+    /// Begins to keep the tier up to date. Later calls change nothing.
     pub(super) fn keep(&mut self, folders: Folders, limit: u64) -> Result<FromWorker, Failure> {
         if self.tier.is_none() {
             let early = || {
@@ -170,7 +171,7 @@ impl Worker {
     }
 }
 
-/// Programs are told of functions that older drivers do not have.
+/// Refuses drivers that lack functions which programs are told of.
 fn refuse_older(driver: &Driver) -> Result<(), Failure> {
     let version = driver.version();
     if version >= OLDEST {

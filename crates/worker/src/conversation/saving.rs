@@ -1,5 +1,5 @@
-//! Saving a session: whole, while its program is stopped, or as the first moment of an image behind the program;
-//! when a session cannot be saved; and giving the device's memory back once it is.
+//! Save, Begin and Vacate: saves a session in a stop, whole or as the beginning of a capture that goes on while the
+//! program runs; refuses sessions that cannot be saved; frees the device memory of one that has been saved.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::{Reporter, Worker, totals};
 use crate::failure::{failure, from_engine};
 
 impl Worker {
-    /// Where other workers of the session are; a session that has memory of theirs must be able to find it again.
+    /// Sets the folder in which the session's workers find each other; a session that has memory of others needs it.
     pub(super) fn share(&mut self, folder: PathBuf) -> Result<FromWorker, Failure> {
         self.look_after_program();
         let share = move |site: &mut Site| {
@@ -35,7 +35,7 @@ impl Worker {
         Ok(FromWorker::Sharing)
     }
 
-    /// Takes the session as it is, for an image behind the program.
+    /// Begins a capture of the session as it is now.
     pub(super) fn begin(&mut self, image: &Path) -> Result<FromWorker, Failure> {
         self.sound()?;
         self.idle("Begin")?;
@@ -51,7 +51,7 @@ impl Worker {
         Ok(answer)
     }
 
-    /// Closes a gate that no attachment has taken over.
+    /// Closes a gate that no attachment has taken.
     pub(super) fn close_gate(&mut self) {
         if let (Some(mut gate), Some(site)) = (self.gate.take(), self.site.as_mut()) {
             site.live.forget_current();
@@ -131,7 +131,7 @@ impl Worker {
         }))
     }
 
-    /// Gives the device's memory back, ahead of the end of this process.
+    /// Frees the device memory, before this process ends.
     pub(super) fn vacate(&mut self) -> Result<FromWorker, Failure> {
         self.idle("Vacate")?;
         self.wait_for_behind()?;
@@ -142,7 +142,7 @@ impl Worker {
         let vacated = site.live.vacate(&site.session);
         self.vacated = Some(site);
         if vacated.is_ok() {
-            // Nothing is mapped any more that others have, too.
+            // No common memory is mapped any more.
             self.guard = None;
         }
         vacated.map_err(|error| from_engine(&error))?;
@@ -160,14 +160,14 @@ impl Worker {
         )))
     }
 
-    /// The outcome of what the last Save has left to do, waited for; `None` if that was nothing.
+    /// Waits for the rest of the last Save; `None` if there was nothing left to do.
     pub(super) fn wait_for_behind(
         &mut self,
     ) -> Result<Option<Result<Summary, EngineError>>, Failure> {
         let Some(thread) = self.behind.take() else {
             return Ok(None);
         };
-        // It has a limit for each of its steps.
+        // Each of its steps has a deadline.
         let outcome = thread.join().map_err(|_| {
             let message = "the thread that finishes the image has panicked";
             failure(FailureKind::Internal, message, "")

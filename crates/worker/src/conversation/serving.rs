@@ -1,4 +1,4 @@
-//! A program that is served by a thread of its own, and what is done on that thread between two operations.
+//! The handle of the thread that serves a program, and the errands that it runs between two operations.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ const ERRAND: Duration = Duration::from_secs(60);
 /// Between two looks at whether there still is a server.
 const TURN: Duration = Duration::from_millis(20);
 
-/// A program that is served, by a thread of its own.
+/// A program that is being served, and the thread that does it.
 pub(super) struct Serving {
     pub(super) thread: Thread<Option<(Held, Ended)>>,
     pub(super) requests: Arc<Requests>,
@@ -28,7 +28,7 @@ pub(super) fn ended() -> Failure {
     failure(FailureKind::NotFound, "the program has ended", "")
 }
 
-/// Lets the serving thread do something between two operations.
+/// Has the serving thread run `work` between two operations; waits for the result.
 pub(super) fn on_server<T: Send + 'static>(
     serving: &Serving,
     work: impl FnOnce(&mut Server) -> T + Send + 'static,
@@ -42,7 +42,7 @@ pub(super) fn on_server<T: Send + 'static>(
     serving.kicker.kick();
     let until = Instant::now() + ERRAND;
     loop {
-        // It may have ended with its program before it saw the errand.
+        // The thread may have ended with its program before it saw the errand.
         let over = serving.thread.is_done();
         match receiver.recv_timeout(TURN) {
             Ok(done) => return Ok(done),

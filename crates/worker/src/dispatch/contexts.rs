@@ -1,4 +1,4 @@
-//! Contexts, their limits, memory figures and peers.
+//! Operations on contexts: their limits, memory figures and peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl Server {
                 "there is a context {context:#x} already"
             )));
         }
-        // As the driver does natively; the worker's own hold on the dead context would hide it.
+        // The driver does the same natively; here the worker's own reference to the dead context would hide the fault.
         if let Some(fault) = self.faults.spent(device) {
             return Err(OpError::new(
                 cu::CUDA_ERROR_DEVICE_UNAVAILABLE,
@@ -75,7 +75,7 @@ impl Server {
         )
     }
 
-    /// The context is idle: it goes with everything in it. A dead one goes whatever the driver says.
+    /// Destroys an idle context with everything in it. A dead one is removed whatever the driver says.
     pub(crate) fn release_context(&mut self, context: ContextId) -> Result<(), OpError> {
         let device = self.site.session.contexts.get(context)?.device;
         self.part_from_peers(context);
@@ -100,8 +100,8 @@ impl Server {
         }
     }
 
-    /// A primary context outlives its release if the worker holds it, and what it reaches with it: a program that makes
-    /// it again would be told that it reaches its peers already.
+    /// Disables peer access of a context that is released. A primary context that the worker holds outlives its release, and
+    /// a program that makes it again would be told that access is enabled already.
     fn part_from_peers(&mut self, context: ContextId) {
         let live = &mut self.site.live;
         let contexts = &self.site.session.contexts;
@@ -111,15 +111,15 @@ impl Server {
                     && let Some(other) = live.contexts.get(peer).copied()
                     && live.enter(own).is_ok()
                 {
-                    // What is dead reaches nobody any more.
+                    // A dead context has no peers any more.
                     let _ = live.driver.disable_peer(other.handle);
                 }
             }
         }
     }
 
-    /// A primary context outlives its release if anything else holds it, so its objects go one by one: all of them,
-    /// whatever the driver says of one. The answer is the first failure.
+    /// Destroys the objects of a context one by one, because a primary context may outlive its release. Goes on after a
+    /// failure; returns the first.
     fn release_contents(&mut self, context: ContextId, removed: Removed) -> Result<(), OpError> {
         let mut outcome = self.site.live.enter(context).map(drop);
         let mut note = |done: Result<(), DriverError>| {
@@ -167,7 +167,7 @@ impl Server {
         for function in removed.functions {
             live.functions.remove(&function);
         }
-        // The last first: places come back in the order in which they were given.
+        // The last is unloaded first, so that the driver gives out the places again in their former order.
         for place in removed.kept {
             if let Some((found, _)) = live.kept.remove(&place) {
                 note(live.driver.unload_module(found));

@@ -1,4 +1,4 @@
-//! Copies of every shape, and arrays.
+//! Operations that copy, in every shape, and operations on arrays.
 
 use std::sync::atomic::Ordering;
 
@@ -120,7 +120,7 @@ impl Server {
                 self.keep_pace(stream, 1);
                 buffer.word(DONE_AT).store(0, Ordering::Release);
                 let word = buffer.address() + DONE_AT as u64;
-                // A driver that cannot is asked instead.
+                // If the driver cannot write the word, the stream is polled instead.
                 let told = self
                     .site
                     .live
@@ -136,7 +136,7 @@ impl Server {
                 )
             }
             (None, Some((buffer, _))) => {
-                // The buffer must stay until the copy has read it, whether anybody waits or not.
+                // The buffer must stay until the copy has read it, even if the operation has no answer.
                 self.keep_pace(stream, 1);
                 let answer = if answered { ticket } else { None };
                 self.after(
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// One side for the driver. Bytes in the message itself go through a pinned buffer, which is left in `small`.
+    /// One side of a copy as the driver takes it. Bytes in the message go through a pinned buffer, which is put in `small`.
     fn side_of(
         &mut self,
         place: &Place<'_>,
@@ -204,7 +204,7 @@ impl Server {
         })
     }
 
-    /// A small pinned buffer; waits for one of the copies under way if all are in use.
+    /// A small pinned buffer; waits for a copy under way if all are in use.
     fn small_buffer(&mut self) -> Result<PinnedBuffer, OpError> {
         loop {
             if let Some(buffer) = self.scratch.take(&self.site.live.driver)? {
@@ -289,7 +289,7 @@ impl Server {
         )
     }
 
-    /// Nothing uses the array any more.
+    /// Destroys an array that no work uses any more.
     pub(crate) fn release_array(&mut self, array: ArrayId) -> Result<(), OpError> {
         let live = &mut self.site.live;
         let Some((handle, context)) = live.arrays.remove(&array) else {

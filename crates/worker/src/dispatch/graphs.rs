@@ -1,4 +1,4 @@
-//! Executable graphs.
+//! Operations on executable graphs.
 
 use fermata_abi::op::{Blob, ContextId, ExecId, StreamRef};
 use fermata_abi::sys::driver as cu;
@@ -10,7 +10,7 @@ use super::{DONE, Step};
 use crate::errors::OpError;
 use crate::server::Server;
 
-/// The most that one launch counts for in its stream's queue: a graph of any size must fit.
+/// The most pieces that one launch counts for in its stream's queue, so that a graph of any size fits.
 const MOST: u64 = 64;
 
 impl Server {
@@ -66,7 +66,7 @@ impl Server {
         let live = &mut self.site.live;
         let known = self.site.session.executables.get_mut(exec)?;
         known.graph = graph;
-        // There is none where a restore has not made it, for a module or an event of it was gone.
+        // A restore does not make a graph whose module or event is gone.
         let there = live.executables.contains_key(&exec);
         if there && live.update(exec, &known.graph).is_ok() {
             return DONE;
@@ -74,8 +74,8 @@ impl Server {
         self.graph_anew(exec)
     }
 
-    /// Makes an executable graph that could not be changed anew. Nobody waits to hear of a failure: what the graph was must
-    /// not be launched in its place, nor be restored.
+    /// Makes an executable graph again that the driver could not update. If that fails, the old one is removed, so that it
+    /// is neither launched nor restored; the operation has no answer that could report it.
     fn graph_anew(&mut self, exec: ExecId) -> Step {
         let live = &mut self.site.live;
         let known = self.site.session.executables.get(exec)?;

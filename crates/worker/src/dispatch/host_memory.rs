@@ -1,4 +1,4 @@
-//! Pinned, registered and managed memory: shared with the program at one address.
+//! Operations on pinned, registered and managed memory, which is shared with the program at one address.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::errors::OpError;
 use crate::server::{Arrived, Server};
 use crate::waiting::Then;
 
-/// The descriptor is sent before the operation, so it is there already or never will be.
+/// The longest wait for a descriptor. It is sent before its operation, so it has usually arrived.
 const ARRIVAL: Duration = Duration::from_secs(5);
-/// Files of images that wait for their operation. A program of ours sends each right before it.
+/// The most image files that may wait for their operation. The client sends each right before the operation.
 const UNUSED_FILES: usize = 64;
 
 impl Server {
@@ -77,8 +77,8 @@ impl Server {
         Ok(mapping)
     }
 
-    /// Has the program send the files of regions that it shares with other processes and this worker has not mapped: it serves
-    /// the program for the first time.
+    /// Asks the program for the files of regions that it shares with other processes and this worker has not mapped, when it
+    /// serves the program for the first time.
     pub(crate) fn ask_for_shared(&mut self) -> Result<(), WireError> {
         let Site { session, live, .. } = &self.site;
         let shared = session.host_regions.iter();
@@ -93,8 +93,8 @@ impl Server {
         Ok(())
     }
 
-    /// Maps them, before anything that the program has issued is performed. What cannot be mapped is told with the next answer; a
-    /// kernel that uses it fails.
+    /// Maps these regions before the first operation is performed. The next answer reports a region that cannot be mapped;
+    /// a kernel that uses it fails.
     pub(crate) fn map_shared(&mut self) {
         for address in std::mem::take(&mut self.absent) {
             if let Err(error) = self.map_absent(address) {
@@ -112,7 +112,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes descriptors from the side socket until the wanted one is there.
+    /// Takes descriptors from the side socket until the wanted one has arrived.
     pub(super) fn receive_descriptor(
         &mut self,
         is_there: impl Fn(&Self) -> bool,
@@ -153,7 +153,7 @@ impl Server {
         self.after_all(None, Some(context), true, Then::HostUnmap(address), ticket)
     }
 
-    /// Nothing uses the region any more.
+    /// Unmaps a region that no work uses any more.
     pub(crate) fn release_host(&mut self, address: Address) -> Result<(), OpError> {
         self.site.session.host_regions.remove(address)?;
         let live = &mut self.site.live;

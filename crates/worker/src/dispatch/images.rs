@@ -1,12 +1,12 @@
-//! Module images on their way from the program: with an operation, in a file, or held already.
+//! Takes module images from the program: out of the operation, out of a file, or by the hash of one that is held already.
 //!
 //! ```text
 //!  mapped file ─ descriptor over the side socket ─► read here ─┐
 //!  memory      ─ memory file, descriptor likewise ─► read here ─┼─► one copy: driver's loads, records, examination
 //!  small       ─ with the operation ────────────────────────────┘
 //! ```
-//! The descriptor may be of anything, and the file may change at any time. So it is read, never mapped, and only if it is
-//! a regular file that is long enough; what is read is limited, for one image and for all of a session.
+//! The descriptor may refer to anything, and the file may change at any time. So it is read, never mapped, and only if it
+//! is a regular file that is long enough. The bytes read are limited, for one image and for all of a session.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -22,9 +22,9 @@ use super::{DONE, Step};
 use crate::errors::OpError;
 use crate::server::Server;
 
-/// Bytes of all images of a session.
+/// The most bytes of all images of a session.
 const LONGEST_IN_ALL: u64 = 16 << 30;
-/// Bytes that are worth a thread.
+/// Bytes that each reading thread gets at least.
 const SHARE: usize = 16 << 20;
 /// The most threads that read one file.
 const READERS: usize = 8;
@@ -38,7 +38,7 @@ impl Server {
         })
     }
 
-    /// An image, and the name it goes by.
+    /// An image, and its ID in the session.
     pub(super) fn image(&mut self, image: &ImageRef<'_>) -> Result<(ImageId, ImageBytes), OpError> {
         let bytes = match image {
             ImageRef::Held { image } => {
@@ -86,7 +86,7 @@ impl Server {
 /// Reads a part of a file, with several threads if it is long.
 ///
 /// # Errors
-/// It is no regular file, ends before, cannot be read, or there is no memory.
+/// The file is not a regular one, is too short or cannot be read, or memory is short.
 fn read(fd: OwnedFd, offset: u64, len: u64) -> io::Result<ImageBytes> {
     let file = File::from(fd);
     let about = file.metadata()?;

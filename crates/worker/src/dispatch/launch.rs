@@ -1,4 +1,4 @@
-//! Kernel launches.
+//! Operations that launch kernels.
 
 use fermata_abi::op::{Launch, StreamRef};
 use fermata_device::{Grid, KernelLaunch};
@@ -25,7 +25,7 @@ impl Server {
     }
 
     fn launch_now(&mut self, launch: &Launch<'_>, stream: StreamRef) -> Result<(), OpError> {
-        // Validation of an image goes before a trace.
+        // Instrumented kernels of a capture take precedence over those of a trace.
         if let Some(gate) = &mut self.gate
             && gate.launch(&mut self.site, launch, stream)?
         {

@@ -1,4 +1,4 @@
-//! Device memory: allocations, and the pieces of virtual memory management.
+//! Operations on device memory: allocations, and virtual memory management.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Server {
         }
     }
 
-    /// Whether memory is about to be free.
+    /// Whether memory is about to be freed.
     fn is_freeing(&self) -> bool {
         self.is_captured()
             || self
@@ -51,7 +51,7 @@ impl Server {
                 .any(|it| matches!(it.then, Then::Free(_)))
     }
 
-    /// Allocates and records it; unloaded modules that are kept give way.
+    /// Allocates and records memory. If it is short, unloaded modules that are kept are unloaded first.
     pub(crate) fn allocate(&mut self, context: ContextId, size: u64) -> Result<Address, OpError> {
         match self.try_allocate(context, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() => {
@@ -82,7 +82,7 @@ impl Server {
     pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.remove_allocation(address)?.context;
         self.keep_offers();
-        // Work of any context may use the memory.
+        // Work in any context may use the memory.
         self.after_all(None, Some(context), true, Then::Free(address), ticket)
     }
 
@@ -98,7 +98,7 @@ impl Server {
         )
     }
 
-    /// Nothing uses the allocation any more.
+    /// Frees an allocation that no work uses any more.
     pub(crate) fn release(&mut self, address: Address) -> Result<(), OpError> {
         if self.is_held(address) {
             return Ok(());
@@ -155,8 +155,8 @@ impl Server {
         let live = &mut self.site.live;
         let made = match live.driver.create_memory(device, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
-                // The program's memory goes before a checkpoint's, and before modules that it has unloaded.
-                // What a restore has still to bring is the program's.
+                // The program's memory takes precedence over a capture's, and over kept modules. Data that a restore has yet
+                // to bring is the program's.
                 if self.gate.as_ref().is_some_and(|gate| gate.is_dispensable()) {
                     self.close_gate();
                 }
@@ -191,7 +191,7 @@ impl Server {
         DONE
     }
 
-    /// The worker holds on to physical memory while it is mapped, so that it can be saved whole.
+    /// Releases physical memory that is not mapped any more. Until then the worker keeps it, so that it can be saved whole.
     fn drop_physical(&mut self, memory: MemoryId) -> Result<(), OpError> {
         let live = &mut self.site.live;
         match live.memories.remove(&memory) {
@@ -245,7 +245,7 @@ impl Server {
         DONE
     }
 
-    /// Mappings that fill `address .. address + size` exactly.
+    /// The mappings that fill `address .. address + size` exactly.
     fn mappings_within(&self, address: Address, size: u64) -> Result<Vec<(Address, u64)>, OpError> {
         let end = address
             .checked_add(size)

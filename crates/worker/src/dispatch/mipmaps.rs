@@ -1,4 +1,4 @@
-//! Arrays with levels.
+//! Operations on mipmapped arrays.
 
 use fermata_abi::op::{ArrayId, ContextId, Mipmap, MipmapId};
 use fermata_engine::level_bytes;
@@ -52,7 +52,7 @@ impl Server {
         )
     }
 
-    /// Nothing uses the array or its levels any more.
+    /// Destroys an array whose levels no work uses any more.
     pub(crate) fn release_mipmap(
         &mut self,
         mipmap: MipmapId,

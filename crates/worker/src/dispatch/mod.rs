@@ -1,7 +1,7 @@
-//! Each operation's way into the driver, a file per family.
+//! Executes operations: each is checked and handed to the driver, one file per family of functions.
 //!
-//! The order is always: check, ask the driver, then change the session's state; so that the state never
-//! says what the driver does not know.
+//! The order is always: check, call the driver, then change the session's state. So the state never names an object that
+//! the driver does not have.
 
 mod contexts;
 mod copies;
@@ -27,15 +27,15 @@ use crate::errors::OpError;
 use crate::server::Server;
 use crate::waiting::{Orphans, Then, Waiting};
 
-/// What becomes of an operation that the driver has taken.
+/// When an operation that the driver has taken is answered.
 pub(crate) enum Reaction {
     /// It is answered now.
     Answer(ReplyBody<'static>),
-    /// It is answered when the device is done, or never.
+    /// It is answered when the device is done, or has no answer.
     Later,
 }
 
-/// Nothing but success.
+/// Success without a value.
 pub(crate) const DONE: Result<Reaction, OpError> = Ok(Reaction::Answer(ReplyBody::None));
 
 type Step = Result<Reaction, OpError>;
@@ -322,7 +322,7 @@ impl Server {
         }
     }
 
-    /// Work has gone into a stream; if somebody waits for it, the answer comes when it is done.
+    /// Work has been issued to a stream. If the program waits for it, the answer is sent when the work is done.
     fn issued(&mut self, stream: StreamRef, answered: bool, ticket: Option<Ticket>) -> Step {
         self.keep_pace(stream, 1);
         if !answered {

@@ -1,4 +1,4 @@
-//! Modules, kernels and device variables.
+//! Operations on modules, kernels and device variables.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    /// The driver has the module.
+    /// Records a module that the driver has loaded.
     pub(crate) fn record_module(
         &mut self,
         module: ModuleId,

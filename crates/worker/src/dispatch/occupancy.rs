@@ -1,4 +1,4 @@
-//! How many blocks of a kernel run at once: what the driver says.
+//! Occupancy queries: how many blocks of a kernel run at once, answered by the driver.
 
 use fermata_abi::op::{FunctionId, Launch, Occupancy, ReplyBody, SharedOf, StreamRef};
 use fermata_device::{Clusters, Grid, KernelLaunch, SharedNeed};

@@ -1,5 +1,5 @@
-//! Pointers that copies bring into device memory: the session remembers them, for kernels reach buffers through them
-//! that no parameter names.
+//! Records pointers that copies bring into device memory, because kernels reach buffers through them that no parameter
+//! names.
 
 use fermata_abi::op::{Address, Blob, DEVICE_BASE, DEVICE_END, Place};
 use fermata_state::{LONGEST_TABLE, Pointers, TABLE_HEAD};
@@ -7,7 +7,7 @@ use fermata_state::{LONGEST_TABLE, Pointers, TABLE_HEAD};
 use crate::server::Server;
 
 impl Server {
-    /// These bytes have been copied to `to`.
+    /// Records the pointers in bytes that have been copied to `to`.
     pub(super) fn note_bytes(&mut self, to: Address, bytes: &[u8]) {
         if !is_on_device(to) {
             return;
@@ -19,7 +19,7 @@ impl Server {
         }
     }
 
-    /// Memory has been copied from one address to another.
+    /// Records the pointers in memory that has been copied from one address to another.
     pub(super) fn note_copy(&mut self, to: Address, from: Address, len: u64) {
         if !is_on_device(to) {
             return;
@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    /// What a copy of staged bytes will have written, while they are there.
+    /// What a copy of staged bytes will write; to be called while the staging area still has them.
     pub(super) fn noted_bytes(&self, to: &Place<'_>, from: &Place<'_>, len: u64) -> Option<Noted> {
         let (Place::Address(to), Place::Blob(Blob::Staged { offset, .. })) = (to, from) else {
             return None;
@@ -59,7 +59,7 @@ impl Server {
         })
     }
 
-    /// The copy has been given to the driver.
+    /// Records the pointers of a copy that the driver has accepted.
     pub(super) fn take_note(&mut self, noted: Noted) {
         match noted {
             Noted::Bytes(to, bytes) => self.note_bytes(to, &bytes),
@@ -72,11 +72,12 @@ impl Server {
 pub(super) enum Noted {
     /// These bytes.
     Bytes(Address, Vec<u8>),
-    /// So many bytes, without pointers that are remembered.
+    /// This many bytes, without pointers to record.
     Other(Address, u64),
 }
 
-/// What `read` gives for a copy of `len` bytes, if that may be a table of pointers. `read` gives so many bytes from its start.
+/// The bytes of a copy if they may be a table of pointers. `len` is the copy's length in bytes; `read(n)` returns its
+/// first `n` bytes.
 fn table(len: u64, read: impl Fn(u64) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     if len > LONGEST_TABLE {
         return None;

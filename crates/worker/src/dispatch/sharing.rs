@@ -1,4 +1,4 @@
-//! Memory and events shared with other processes of the session: what the program offers, and what it fetches.
+//! Operations on memory and events shared with other processes of the session: what the program offers and fetches.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -138,7 +138,7 @@ impl Server {
         Ok(())
     }
 
-    /// Memory of another process goes, with the reservation that it is mapped into, when the stream gets there.
+    /// Unmaps memory of another process, and frees its reservation, when the stream has reached this operation.
     pub(super) fn mem_close_async(&mut self, address: Address, stream: StreamRef) -> Step {
         let session = &mut self.site.session;
         let (memory, size) = {
@@ -168,7 +168,7 @@ impl Server {
         self.after(&[stream], Some(stream.context), false, then, None)
     }
 
-    /// Nothing uses memory of another process any more.
+    /// Unmaps memory of another process that no work uses any more.
     pub(crate) fn unmap_closed(&mut self, gone: Unmapping) -> Result<(), OpError> {
         let live = &mut self.site.live;
         live.driver.unmap(gone.address.raw(), gone.size)?;
@@ -245,7 +245,7 @@ impl Server {
         DONE
     }
 
-    /// What is freed is offered no more.
+    /// Withdraws offers of memory that has been freed.
     pub(super) fn keep_offers(&self) {
         self.site.live.sharing.keep(&self.site.session.sharing);
     }

@@ -1,4 +1,4 @@
-//! Streams, events and host callbacks.
+//! Operations on streams and events, and host callbacks.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Server {
     pub(super) fn stream_destroy(&mut self, stream: StreamId) -> Step {
         let Stream { context, flags, .. } = *self.site.session.streams.get(stream)?;
         let key = StreamRef { context, stream };
-        // Its work goes on; a wait for the context includes it.
+        // The stream's work goes on, and a wait for the context includes it.
         let marks = self.mark(&[key])?;
         if !marks.is_empty() {
             let apart = flags & cu::CU_STREAM_NON_BLOCKING != 0;
@@ -82,8 +82,9 @@ impl Server {
         if stream.stream != STREAM_LEGACY {
             return self.after(&[stream], Some(context), true, Then::Answer, ticket);
         }
-        // Who waits for the default stream waits for what it waits for (CUDA driver API, "Stream synchronization
-        // behavior"). The host waits for each: an event in the default stream would make them wait for each other.
+        // A wait for the default stream includes all streams that it waits for (CUDA driver API, "Stream synchronization
+        // behavior"). Each gets a mark of its own, because an event in the default stream would make the streams wait for
+        // each other.
         let joined = self.joined(context);
         let marks = self.mark(&joined)?;
         self.waiting.push(Waiting {
@@ -100,7 +101,7 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    /// Streams with work that a context's default stream waits for, itself among them.
+    /// The busy streams that a context's default stream waits for, itself among them.
     fn joined(&self, context: ContextId) -> Vec<StreamRef> {
         let mut streams = self.queues.busy_streams(Some(context));
         let session = &self.site.session;
@@ -180,11 +181,11 @@ impl Server {
         self.issued(stream, false, None)
     }
 
-    /// The event as the driver is to record it now.
+    /// The driver's event to be recorded now for the program's event.
     pub(super) fn before_record(&mut self, event: EventId) -> Result<EventHandle, OpError> {
         let handle = self.site.live.event(event)?;
         match self.is_awaited(handle) {
-            // What waits, waits for the record before this one. Events of several processes are awaited by another event.
+            // Waits under way are for the record before this one. Waits for an event of several processes use another event.
             true => self.replace_event(event),
             false => Ok(handle),
         }
@@ -221,8 +222,8 @@ impl Server {
         Ok(Reaction::Later)
     }
 
-    /// An event that completes with the recording which `event` has now, whatever is recorded later, here or in another
-    /// process. It goes when nothing waits for it any more.
+    /// A new event that completes with the current recording of `event`, whatever is recorded later, here or in another
+    /// process. It is destroyed when nothing waits for it any more.
     fn recording_of(
         &mut self,
         event: EventHandle,
@@ -241,7 +242,7 @@ impl Server {
                 let _ = driver.destroy_event(own);
             })
         });
-        // What it has to do is still done.
+        // Work that is in the stream is still done.
         let gone = driver.destroy_stream(stream);
         let own = recorded?;
         self.retired.push(own);

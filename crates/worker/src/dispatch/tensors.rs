@@ -1,4 +1,4 @@
-//! Tensor maps: the driver encodes them, the session remembers what they stand for.
+//! Operations on tensor maps: the driver encodes them, and the session records what each stands for.
 
 use fermata_abi::op::{Address, ReplyBody, TENSOR_MAP, Tensor, TensorBox};
 use fermata_wire::Ticket;

@@ -1,4 +1,4 @@
-//! Texture and surface objects, and the references of modules.
+//! Operations on texture and surface objects, and on texture and surface references of modules.
 
 use fermata_abi::op::{ContextId, ModuleId, ReplyBody, Texture};
 use fermata_device::ModuleHandle;
@@ -68,7 +68,7 @@ impl Server {
         Ok(Reaction::Answer(ReplyBody::U64(offset)))
     }
 
-    /// A module in the driver, its context made current.
+    /// The driver's handle of a module; makes its context current.
     fn module_of(&mut self, module: ModuleId, context: ContextId) -> Result<ModuleHandle, OpError> {
         let live = &mut self.site.live;
         live.enter(context)?;

@@ -1,25 +1,25 @@
-//! Operations that wait in the worker, so that the driver never makes the decode loop wait, and the device never has
-//! more work than a checkpoint may wait for.
+//! Parks operations in the worker, so that the driver never blocks the decode loop, and the device never has more work
+//! than a checkpoint may wait for.
 //!
-//! A call of the driver that adds work to a stream whose queue is full waits until there is room. The loop
-//! would wait with it, and with the loop every thread of the program: also the one whose launch would let that
-//! stream go on. So the operations of a full stream wait here, in order, and the others pass them:
+//! A driver call that adds work to a full stream blocks until the stream has room. It would block the loop, and with it
+//! every thread of the program, including the one whose launch would let that stream go on. So the operations of a full
+//! stream are parked, in order, and operations of other streams pass them:
 //!
 //! ```text
-//!   ring ─► execute ──┬─ stream full, or behind what is parked ─► parked, in order
+//!   ring ─► execute ──┬─ stream full, or depends on a parked one ─► parked, in order
 //!                     └─ else ─► driver                              │ stream has room again
 //!                          ▲                                         │
 //!                          └─────────────────────────────────────────┘
 //! ```
-//! What is behind what is parked: work of the same stream; the default stream's and, behind it, that of the
-//! context's other streams; whatever touches an event, a function or a graph that a parked operation changes;
-//! calls that wait for a context, or that give something up which parked work may use. A query is not parked:
-//! its answer is that the work is not done.
+//! These depend on a parked operation: work of the same stream; work of the default stream and, behind it, of the
+//! context's other streams; an operation on an event, a function or a graph that the parked one changes; calls that wait
+//! for a context, or that destroy something which parked work may use. A query is not parked: it is answered with "not
+//! ready".
 //!
-//! At most [`MOST`] bytes are parked. When there are more, nothing is taken off the ring until some have gone.
+//! At most [`MOST`] bytes are parked. At the limit, nothing is taken off the ring until some have been issued.
 //!
-//! While a stop is coming ([`Hold`]) every stream counts as full: what is parked then is part of the image
-//! (`persist`), and goes on with the next attachment.
+//! Before a stop ([`Hold`]) every stream counts as full. The operations parked then are part of the image (`persist`),
+//! and are issued in the next attachment.
 
 mod operation;
 mod persist;
@@ -37,11 +37,11 @@ use crate::queues::Work;
 use crate::server::Server;
 use crate::touches::{Scope, Touches};
 
-/// Bytes of encoded operations that may be parked: half a million launches and more.
+/// The most bytes of encoded operations that may be parked: more than half a million launches.
 const MOST: usize = 64 << 20;
 
 impl Server {
-    /// Parks `op` if it has to wait for a stream's queue; whether that is so, or it has been answered.
+    /// Parks `op` if it has to wait for a stream's queue. True if it has been parked, or answered.
     #[inline]
     pub(crate) fn holds_back(&mut self, op: &Op<'_>, ticket: Option<Ticket>) -> bool {
         let concerned = !self.lot.is_empty()
@@ -52,7 +52,7 @@ impl Server {
     }
 
     fn park_if_needed(&mut self, op: &Op<'_>, ticket: Option<Ticket>) -> bool {
-        // What is parked stays where it is when the program stops.
+        // Parked operations stay parked when the program stops.
         if matches!(op, Op::Drain) && self.hold.is_whole() {
             return false;
         }
@@ -74,7 +74,7 @@ impl Server {
 
     /// Parks an operation; false if it cannot be.
     fn park(&mut self, op: &Op<'_>, ticket: Option<Ticket>, touches: Touches) -> bool {
-        // What can be decoded can be encoded.
+        // An operation that was decoded can be encoded.
         let Ok(bytes) = postcard::to_stdvec(op) else {
             return false;
         };
@@ -86,7 +86,7 @@ impl Server {
         true
     }
 
-    /// Parks an allocation until what is freed by operations that are parked now is free; false if there is none.
+    /// Parks an allocation behind the parked operations that free memory; false if there are none.
     pub(crate) fn park_until_freed(&mut self, op: &Op<'_>, ticket: Option<Ticket>) -> bool {
         let scope = Scope::Frees;
         let touches = Touches {
@@ -96,24 +96,24 @@ impl Server {
         self.lot.frees() && self.park(op, ticket, touches)
     }
 
-    /// Whether an operation adds to a stream that gets nothing for now.
+    /// Whether an operation adds work to a stream that is full or held.
     fn is_full_for(&mut self, touches: &Touches) -> bool {
         let stream = touches.stream.filter(|_| touches.adds);
         stream.is_some_and(|stream| self.hold.holds(stream) || self.is_full(stream, touches.work))
     }
 
-    /// Whether a stream may not get this work now, as the driver says.
+    /// Whether a stream is too full for this work, after a look at its events.
     fn is_full(&mut self, stream: StreamRef, work: Work) -> bool {
         while !self.queues.fits(stream, work) {
             if !self.pass_pace(stream) {
-                // Without a pace the context is dead, or nearly so, or one is due soon.
+                // Without a pace the context is dead or dying, or a pace is due soon.
                 return self.queues.pace(stream).is_some();
             }
         }
         false
     }
 
-    /// Looks at the oldest pace of a stream; whether there is one, and it has completed.
+    /// Queries the oldest pace of a stream; true if there is one that has completed.
     pub(crate) fn pass_pace(&mut self, stream: StreamRef) -> bool {
         let Some(pace) = self.queues.pace(stream) else {
             return false;
@@ -127,14 +127,14 @@ impl Server {
                 self.queues.waits(stream);
                 return false;
             }
-            // Of a failure the operation itself learns.
+            // The operation itself reports a failure.
             _ => self.events.put(stream.context, pace),
         }
         self.queues.pass(stream);
         true
     }
 
-    /// Issues what does not have to wait any more; whether that was anything.
+    /// Issues the parked operations that are ready; true if there were any.
     pub(crate) fn unpark(&mut self) -> bool {
         if self.lot.is_empty() || self.hold.is_whole() || !self.has_come() {
             return false;
@@ -148,10 +148,10 @@ impl Server {
         progress
     }
 
-    /// Goes once over what is first in each stream, and what is in none.
+    /// Goes once over the first operation of each stream, and those without a stream.
     fn issue_ready(&mut self) -> bool {
         let mut progress = false;
-        // One that is parked again, for it still finds no memory, waits for the next round.
+        // An allocation that still finds no memory is parked again, and waits for the next round.
         for _ in 0..self.lot.aside() {
             let Some(parked) = self.lot.take_aside() else {
                 break;
@@ -177,12 +177,12 @@ impl Server {
     fn issue(&mut self, parked: &Parked) {
         match postcard::from_bytes::<Op<'_>>(&parked.bytes) {
             Ok(op) => self.perform(&op, parked.ticket),
-            // It was encoded here, or checked when the session was read.
+            // Cannot happen: the operation was encoded here, or checked when the session was read.
             Err(error) => self.answer(parked.ticket, None, false, Err(error.into())),
         }
     }
 
-    /// Records how far a stream is, where it is time to, and that its step is done.
+    /// Counts work issued to a stream, and records a pace if one is due.
     pub(crate) fn keep_pace(&mut self, stream: StreamRef, weight: u64) {
         self.note_meeting(stream);
         if self.queues.issue(stream, weight, self.work) {

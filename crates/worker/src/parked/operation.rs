@@ -1,4 +1,4 @@
-//! What is parked, and which streams are held.
+//! A parked operation, and which streams are held.
 
 use std::collections::HashSet;
 
@@ -12,24 +12,24 @@ pub(crate) struct Parked {
     pub ticket: Option<Ticket>,
 }
 
-/// Which streams get nothing for now, for a stop that is coming.
+/// Which streams get no work, because a stop is coming.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// None.
     #[default]
     Off,
-    /// These: what they are at takes long, and the others go on meanwhile.
+    /// These, whose current work takes long; the others go on meanwhile.
     Some(HashSet<StreamRef>),
-    /// These, and each other stream once it has been given something that may wait for others.
+    /// These, and each other stream once it has been given work that may wait for other ranks.
     Step(HashSet<StreamRef>, Meeting),
     /// All.
     All,
-    /// All, and everything is taken off the ring: the program's threads are about to be parked.
+    /// All, while everything is taken off the ring: the program's threads are about to be parked.
     Closing,
 }
 
 impl Hold {
-    /// Whether no stream gets anything.
+    /// Whether all streams are held.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::All | Self::Closing)
     }

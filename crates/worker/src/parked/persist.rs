@@ -1,4 +1,4 @@
-//! What is parked, as part of the session: it goes on with the next attachment, in this worker or in another.
+//! Saves the parked operations in the session, and parks them again in the next attachment, in this worker or another.
 
 use fermata_abi::op::Op;
 use fermata_state::Queued;
@@ -10,10 +10,10 @@ use crate::server::Server;
 use crate::touches::Touches;
 
 impl Server {
-    /// Parks again what was parked when the program was let go.
+    /// Parks the operations again that were parked when the program was detached.
     ///
     /// # Errors
-    /// A request names what the program's ring does not have; then all of it stays in the session.
+    /// An operation's ticket is not one of the program's ring; all operations then stay in the session.
     pub(crate) fn requeue(&mut self) -> Result<(), WireError> {
         let queued = &self.site.session.queued;
         let mut tickets = queued.iter().filter_map(ticket);
@@ -25,7 +25,7 @@ impl Server {
             });
         }
         for it in std::mem::take(&mut self.site.session.queued) {
-            // It was encoded by this program, or checked when the session was read.
+            // The operation was encoded by this process, or checked when the session was read.
             if let Ok(op) = postcard::from_bytes::<Op<'_>>(&it.operation) {
                 let touches = Touches::of(&op, &self.site.session);
                 let ticket = ticket(&it);
@@ -37,7 +37,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes what is parked part of the session.
+    /// Moves the parked operations into the session.
     pub(crate) fn keep_queue(&mut self) {
         let queued = self.lot.take_all().into_iter().map(|it| Queued {
             operation: it.bytes.into(),
@@ -46,7 +46,7 @@ impl Server {
         self.site.session.queued = queued.collect();
     }
 
-    /// Drops what is parked: its program has ended.
+    /// Drops the parked operations of a program that has ended.
     pub(crate) fn abandon_parked(&mut self) {
         self.lot = Lot::default();
     }

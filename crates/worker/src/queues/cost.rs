@@ -1,22 +1,22 @@
-//! How long pieces of work take, by what they do; learnt from how long stretches of a stream's work took.
+//! Estimates how long pieces of work take, by their kind, from how long stretches of a stream's work took.
 //!
-//! A stretch ends with an event. While it was seen not to have completed it has lasted at least so long, once it has
-//! completed at most so long; the estimates of what is in it are scaled to fit between the two. So one stretch is enough
-//! to correct an estimate, and a stretch that was not watched changes no estimate that fits.
+//! A stretch is the work up to an event. The last query that found the event pending gives a lower bound of the stretch's
+//! duration, the first that found it completed an upper bound. The estimates of its pieces are scaled to fit between the
+//! two. So one stretch is enough to correct an estimate, and a stretch that was not watched changes no estimate that fits.
 
 use std::time::Duration;
 
 use fermata_abi::op::{ExecId, FunctionId, Op, Place};
 use fermata_engine::HandleMap;
 
-/// Of what has never been seen.
+/// Nanoseconds of a kind of work that has never been measured.
 const UNKNOWN: u64 = 2_500_000;
-/// Of what costs the device next to nothing.
+/// Nanoseconds of work that costs the device next to nothing.
 const NOTHING: u64 = 1_000;
-/// Estimates are kept between these, nanoseconds.
+/// The bounds of an estimate, nanoseconds.
 const LEAST: u64 = 500;
 const MOST: u64 = 3_600_000_000_000;
-/// Kinds of work that are remembered; with more, all are learnt anew.
+/// The most kinds of work that are remembered; with more, all are forgotten and learnt again.
 const KINDS: usize = 1 << 16;
 
 /// What a piece of work does.
@@ -127,7 +127,7 @@ impl Work {
 pub(crate) struct Costs(HandleMap<u64, u64>);
 
 impl Costs {
-    /// How long such a piece takes.
+    /// The estimate for such a piece, nanoseconds.
     #[inline]
     pub fn of(&self, work: Work) -> u64 {
         match work.what {
@@ -136,8 +136,8 @@ impl Costs {
         }
     }
 
-    /// These pieces took at least and at most so long together. What they are estimated to take is asked now: other
-    /// pieces of the same kind may have been learnt from since they were issued.
+    /// Corrects the estimates of these pieces, which together took at least `least` and at most `most`. Uses the current
+    /// estimates, which may have changed since the pieces were issued.
     pub fn learn(&mut self, pieces: &[(Work, u32)], least: Duration, most: Duration) {
         let estimate =
             |(work, times): &(Work, u32)| self.of(*work).saturating_mul(u64::from(*times));

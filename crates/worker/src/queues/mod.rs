@@ -1,20 +1,21 @@
-//! Which streams have work that is not known to be done.
+//! Counts the work in each stream that is not known to be done, and says when a stream is full.
 //!
-//! Each stream counts what was issued to it; an event that has completed says that all up to its count is
-//! done. So a synchronisation with an idle stream costs no call of the driver.
+//! Each stream counts what was issued to it. An event that has completed shows that all work up to its count is done. So
+//! a synchronisation with an idle stream needs no driver call.
 //!
-//! Streams share the driver's hardware queues, of which there are eight by default; each holds about a thousand
-//! pieces of work (1020 on an H200), and who adds one more waits inside the driver. So that the decode loop never
-//! does, a stream gets nothing more while it may hold [`DEPTH`], or, while all streams together may fill a queue,
-//! [`SHARE`]; until one of the events recorded at least every [`STEP`] has completed:
+//! Streams share the driver's hardware queues, of which there are eight by default. A queue holds about a thousand pieces
+//! of work (1020 on an H200), and a call that adds one more blocks inside the driver. To keep the decode loop from
+//! blocking, a stream gets no more work while it may hold [`DEPTH`] pieces, or [`SHARE`] while all streams together may
+//! fill a queue, until one of the events that are recorded at least every [`STEP`] pieces (a pace) has completed:
 //!
 //! ```text
 //!   done           pace      pace      pace      issued
 //!    ├──────────────┼─────────┼─────────┼────────────┤   issued - done >= DEPTH: full
 //! ```
-//! Nor does a stream get more than about [`WINDOW`] of work, as estimated: a checkpoint waits for what the device has
-//! been given, and for nothing else ([decision 031](../../../../docs/decisions/031-the-queue-is-part-of-the-image.md)).
-//! The device does not run dry: the next piece comes at least [`AHEAD`] before the end of what a stream has.
+//! Nor does a stream get more than about [`WINDOW`] of estimated work, because a checkpoint waits for all work that the
+//! device has been given, and for nothing else
+//! ([decision 031](../../../../docs/decisions/031-the-queue-is-part-of-the-image.md)). The device does not run out of
+//! work: a stream gets its next piece at least [`AHEAD`] before the end of the work it has.
 
 mod cost;
 
@@ -28,19 +29,19 @@ use fermata_engine::HandleMap;
 use self::cost::Costs;
 pub(crate) use self::cost::{What, Work};
 
-/// Work that a stream may hold before it gets no more.
+/// Pieces of work that a stream may hold.
 const DEPTH: u64 = 480;
-/// Work of all streams from which on one may hold only [`SHARE`]: less than a hardware queue holds.
+/// Pieces of work of all streams from which on a stream may hold only [`SHARE`]: less than a hardware queue holds.
 const TOGETHER: u64 = 900;
-/// Work that a stream may hold then: ten streams of one hardware queue do not fill it.
+/// Pieces of work that a stream may hold then: ten streams of one hardware queue do not fill it.
 const SHARE: u64 = 96;
-/// Work between two events that tell how far a stream is, at most.
+/// The most pieces of work between two paces.
 const STEP: u64 = 64;
-/// Estimated nanoseconds that streams may hold.
+/// Estimated nanoseconds of work that a stream may hold.
 const WINDOW: u64 = 10_000_000;
-/// Estimated nanoseconds between two events, unless a single piece takes longer.
+/// Estimated nanoseconds of work between two paces, unless a single piece takes longer.
 const STRETCH: u64 = WINDOW / 8;
-/// A stream that holds less than this gets more, however long that takes.
+/// A stream that holds less than this (estimated nanoseconds) gets its next piece, however long that piece takes.
 const AHEAD: u64 = 2_000_000;
 /// The same while other streams have work.
 const AHEAD_OF_OTHERS: u64 = 500_000;
@@ -64,7 +65,7 @@ struct Open {
     /// Estimated nanoseconds.
     cost: u64,
     pieces: Vec<(Work, u32)>,
-    /// Whether it may have waited for work of other streams, or of the host.
+    /// Whether it may have waited for other streams, or for the host.
     waits: bool,
 }
 
@@ -126,19 +127,19 @@ impl<E> Count<E> {
     }
 }
 
-/// What a stream is at.
+/// What a stream is executing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Busy {
     pub stream: StreamRef,
-    /// What takes longest of the oldest stretch: a wait only where nothing else is in it.
+    /// The longest piece of the oldest stretch; a wait only if the stretch has nothing else.
     pub what: What,
-    /// All that is in it.
+    /// All pieces of that stretch.
     pub all: Vec<What>,
     /// The count at the end of that stretch.
     pub upto: u64,
 }
 
-/// Counts of all streams, by context and stream; `E` is what a pace is known by.
+/// Counts of all streams, by context and stream; `E` is the type of a pace's event.
 #[derive(Debug)]
 pub(crate) struct Queues<E = EventHandle> {
     counts: HandleMap<StreamRef, Count<E>>,
@@ -166,7 +167,7 @@ impl<E> Default for Queues<E> {
 }
 
 impl<E: Copy> Queues<E> {
-    /// Work was issued, which counts for `weight` pieces; whether it is time to record a pace behind it.
+    /// Counts issued work as `weight` pieces; true if a pace is to be recorded behind it.
     pub fn issue(&mut self, stream: StreamRef, weight: u64, work: Work) -> bool {
         let cost = self.costs.of(work);
         let count = self.counts.entry(stream).or_default();
@@ -185,7 +186,7 @@ impl<E: Copy> Queues<E> {
         count.issued - count.paced >= STEP || open.cost >= STRETCH
     }
 
-    /// An event was recorded behind all that has been issued; without one, the next is tried a step later.
+    /// Takes the event that was recorded behind all issued work; without one, the next is due a step later.
     pub fn paced(&mut self, stream: StreamRef, event: Option<E>) {
         let count = self.counts.entry(stream).or_default();
         count.paced = count.issued;
@@ -204,7 +205,7 @@ impl<E: Copy> Queues<E> {
         }
     }
 
-    /// Whether work was issued behind the last pace of a stream.
+    /// Whether work has been issued since the last pace of a stream.
     pub fn is_open(&self, stream: StreamRef) -> bool {
         let count = self.counts.get(&stream);
         count.is_some_and(|it| !it.open.pieces.is_empty())
@@ -226,7 +227,7 @@ impl<E: Copy> Queues<E> {
             return true;
         }
         let now = (self.clock)();
-        // What others have may be done, and nobody has looked.
+        // The work of other streams may be done without having been looked at.
         let others = self.counts.iter().filter(|(it, _)| **it != stream);
         let others: u64 = others.map(|(_, count)| count.left_unseen(now)).sum();
         let own = count.left(now);
@@ -240,7 +241,7 @@ impl<E: Copy> Queues<E> {
         count.paces.front().map(|it| it.event)
     }
 
-    /// The oldest pace has not completed.
+    /// Notes that the oldest pace has not completed.
     pub fn waits(&mut self, stream: StreamRef) {
         let count = self.counts.get_mut(&stream);
         if let Some(first) = count.and_then(|it| it.paces.front_mut()) {
@@ -248,7 +249,7 @@ impl<E: Copy> Queues<E> {
         }
     }
 
-    /// The oldest pace has completed.
+    /// Notes that the oldest pace has completed.
     pub fn pass(&mut self, stream: StreamRef) {
         let Some(count) = self.counts.get_mut(&stream) else {
             return;
@@ -275,7 +276,7 @@ impl<E: Copy> Queues<E> {
         self.held == 0
     }
 
-    /// How much has been issued, if not all of it is known to be done.
+    /// The count of issued work, if not all of it is known to be done.
     pub fn busy(&self, stream: StreamRef) -> Option<u64> {
         self.counts
             .get(&stream)
@@ -283,7 +284,7 @@ impl<E: Copy> Queues<E> {
             .map(|count| count.issued)
     }
 
-    /// What a stream is at, if anything.
+    /// What a stream is executing, if anything.
     pub fn at(&self, stream: StreamRef) -> Option<Busy> {
         self.busy(stream)?;
         let count = self.counts.get(&stream)?;
@@ -305,7 +306,7 @@ impl<E: Copy> Queues<E> {
         })
     }
 
-    /// All work up to `mark` is done.
+    /// Notes that all work up to `mark` is done.
     pub fn complete(&mut self, stream: StreamRef, mark: u64) {
         let Some(count) = self.counts.get_mut(&stream) else {
             return;
@@ -348,7 +349,7 @@ impl<E: Copy> Queues<E> {
         busy
     }
 
-    /// The stream is gone; its paces are free.
+    /// Forgets a stream that is gone; returns its paces for reuse.
     pub fn forget(&mut self, stream: StreamRef) -> Vec<E> {
         let Some(gone) = self.counts.remove(&stream) else {
             return Vec::new();
@@ -358,7 +359,7 @@ impl<E: Copy> Queues<E> {
         gone.paces.into_iter().map(|it| it.event).collect()
     }
 
-    /// The context is about to go with all its streams; their paces are free.
+    /// Forgets all streams of a context that is about to be destroyed; returns their paces for reuse.
     pub fn forget_context(&mut self, context: ContextId) -> Vec<E> {
         let streams: Vec<_> = self.counts.keys().copied().collect();
         let its = streams

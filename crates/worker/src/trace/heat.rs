@@ -1,4 +1,4 @@
-//! The heat map: who touched which buffer when, in a bounded number of columns and rows.
+//! The heat map of a trace: which kind of operation touched which buffer when, in a bounded number of columns and rows.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
-//! A traced session: every operation's predicted set goes into a heat map, kernels run instrumented and check
-//! the prediction, and all of it into a file when the program ends (PhoenixOS, figure 21 and table 3).
+//! Records a traced session: the access set of every operation goes into a heat map, instrumented kernels check the
+//! prediction, and the result is written to a file when the program ends (PhoenixOS, figure 21 and table 3).
 //!
-//! Launches of a kernel are checked for stores and for loads in turn. Nothing waits for a check: what instrumented
-//! kernels have found is looked at between operations, so a traced program runs as it would, only slower.
+//! Launches of a kernel are checked for stores and for loads in turn. No operation waits for a check: the reports of
+//! instrumented kernels are read between operations, so a traced program behaves as before, but runs slower.
 
 mod heat;
 
@@ -25,7 +25,7 @@ const DEPTH: usize = 64;
 /// Between two looks at what instrumented kernels have found.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Waits here between two attachments of the program; a worker has one session.
+/// The recorder between two attachments of the program; a worker has one session.
 static PARKED: Mutex<Option<Recorder>> = Mutex::new(None);
 
 /// Whether this worker's session is traced.
@@ -46,17 +46,17 @@ pub(crate) struct Recorder {
     start: Instant,
     last: f64,
     looked: Instant,
-    /// Instrumented kernels may touch everything: only whether they do what kernels do is of interest.
+    /// Instrumented kernels may touch everything: for tests of the instrumentation alone.
     all_allowed: bool,
-    /// For stores and for loads.
+    /// The instrumented kernels that check stores, and those that check loads.
     instrumented: Vec<Instrumented>,
     predictor: Predictor,
     places: Places,
-    /// The set of the operation at hand.
+    /// The access set of the current operation.
     set: AccessSet,
     heat: Heat,
     kernels: HandleMap<FunctionId, Kernel>,
-    /// Kernels that are gone with their module.
+    /// The records of kernels whose module has been unloaded.
     gone: Vec<Kernel>,
     trace: Trace,
 }
@@ -72,7 +72,7 @@ fn kernels_of(site: &Site, exec: ExecId) -> BTreeMap<FunctionId, u64> {
     launches
 }
 
-/// What an instrumented kernel may touch: what is foreseen, or everything.
+/// What an instrumented kernel may touch: its access set, or everything.
 fn allowed(
     what: Guard,
     foreseen: Option<&AccessSet>,
@@ -91,8 +91,8 @@ fn allowed(
 }
 
 impl Recorder {
-    /// The recorder of this session, if it is to be traced: the one of an earlier attachment, or what the
-    /// environment asks for.
+    /// The recorder of this session if it is to be traced: that of an earlier attachment, or a new one as the environment
+    /// asks for.
     pub fn of_session() -> Option<Box<Self>> {
         if let Some(parked) = PARKED.lock().take() {
             return Some(Box::new(parked));
@@ -131,7 +131,7 @@ impl Recorder {
         }))
     }
 
-    /// Notes what `op` is about to touch. Called for each operation, launches included.
+    /// Records what `op` is about to touch. To be called for each operation, launches included.
     pub fn before(&mut self, site: &mut Site, op: &Op<'_>) {
         match op {
             Op::Launch { launch, .. } => self.prepare(site, launch.function),
@@ -181,7 +181,7 @@ impl Recorder {
         }
     }
 
-    /// Instruments a kernel that is launched for the first time, and all others that wait.
+    /// Instruments a kernel that is launched for the first time, and all other kernels that are not instrumented yet.
     fn prepare(&mut self, site: &mut Site, function: FunctionId) {
         if self.kernels.contains_key(&function) {
             return;
@@ -193,7 +193,7 @@ impl Recorder {
             .iter_mut()
             .filter(|it| !it.knows(function))
         {
-            // A context that cannot be entered fails the launch itself.
+            // If the context cannot be made current, the launch itself fails.
             let _ = instrumented.prepare(site);
         }
         let name = site.session.functions.get(function);
@@ -206,7 +206,8 @@ impl Recorder {
         self.kernels.insert(function, kernel);
     }
 
-    /// Launches the instrumented form of a kernel, whose set has just been predicted; false if the original must be.
+    /// Launches the instrumented form of a kernel whose access set has just been predicted; false if the caller must launch
+    /// the original.
     pub fn launch(
         &mut self,
         site: &mut Site,
@@ -229,8 +230,8 @@ impl Recorder {
         Ok(checked)
     }
 
-    /// Launches an executable graph, whose set has just been predicted, with instrumented kernels in its kernels'
-    /// place; false if it has no kernels.
+    /// Launches an executable graph, whose access set has just been predicted, with instrumented kernels; false if it has no
+    /// kernels.
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -260,7 +261,7 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Gives an executable graph its own kernels back, for launches by others.
+    /// Gives an executable graph its own kernels back.
     pub fn put_back(&mut self, site: &mut Site, exec: ExecId) {
         self.put_back_but(site, exec, None);
     }
@@ -272,13 +273,13 @@ impl Recorder {
         }
     }
 
-    /// Takes what instrumented kernels have found.
+    /// Collects the reports of instrumented kernels.
     fn look(&mut self, site: &mut Site) {
         self.looked = Instant::now();
         let mut missed: Vec<(Address, bool)> = Vec::new();
         for instrumented in &mut self.instrumented {
             let write = instrumented.what() == Guard::Writes;
-            // Reports that cannot be fetched now come again.
+            // Reports that cannot be read now are read at the next look.
             for found in instrumented.violations(&mut site.live).unwrap_or_default() {
                 let Some(kernel) = self.kernels.get_mut(&found.function) else {
                     continue;
@@ -306,8 +307,7 @@ impl Recorder {
         self.gone.extend(gone.map(|(_, kernel)| kernel));
     }
 
-    /// Everything issued has been executed, or never will be: the file is written, and the recorder waits
-    /// for the next attachment.
+    /// Writes the file, and keeps the recorder for the next attachment. To be called when the device is idle or has failed.
     pub fn park(mut self: Box<Self>, site: &mut Site) {
         for context in site.live.contexts.keys().copied().collect::<Vec<_>>() {
             if site.live.enter(context).is_ok() {
@@ -329,7 +329,7 @@ impl Recorder {
     }
 }
 
-/// Beside it first, so that the file is whole when it is there.
+/// Writes a temporary file and renames it, so that the file is always whole.
 fn write(file: &std::path::Path, trace: &Trace) -> std::io::Result<()> {
     let beside = file.with_extension("part");
     let text = serde_json::to_vec(trace)?;

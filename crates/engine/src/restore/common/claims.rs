@@ -1,8 +1,8 @@
-//! Which blocks of an image a worker asks the keeper for, and what has come of that.
+//! Claims: which blocks of an image a worker asks the keeper of common memory for, and the outcome.
 //!
-//! A block's key says all that its content depends on: the device, the length, and where which chunk or zeros lie. Only large
-//! allocations are asked for: a slab of small ones is written soon. Blocks that earlier restores of the image have seen written
-//! are loaded as the session's own.
+//! A block's key covers all that its content depends on: the device, the length, and which chunk or zeros lie where.
+//! Only large allocations are claimed, because a slab of small ones is written soon. Blocks that the first-use
+//! profile lists as written are loaded as the session's own.
 
 use fermata_abi::op::Address;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::restore::blocks::{Block, Blocks, address_of};
 use crate::restore::common::keeper::{Claim, CommonKey, Keeper, Told};
 use crate::restore::loading::schedule::Schedule;
 
-/// What a key begins with before it is hashed; another layout of keys gets another text.
+/// The first bytes of a key's input to the hash; to be changed when the layout of keys changes.
 const PREFIX: &[u8] = b"fermata common block 1";
 
 /// See the module.
@@ -29,7 +29,8 @@ pub(in crate::restore) struct Claims {
 }
 
 impl Claims {
-    /// Of an image with these blocks, of which those at `written` are written soon; `None` if there is nothing to ask for.
+    /// The claims for these blocks of an image, except those at `written`, which the program writes; `None` if there
+    /// are none.
     pub fn of(
         keeper: Arc<dyn Keeper>,
         driver: &Driver,
@@ -48,7 +49,8 @@ impl Claims {
             let Some(device) = device.clone() else {
                 continue;
             };
-            // A session that has one content twice has it once with others: else "alone" would not mean one mapping.
+            // Of equal blocks in one session only one is claimed: else the keeper's "alone" would not mean a single
+            // mapping.
             if let Some(key) = key(block, &device)
                 && known.insert(key)
             {
@@ -66,7 +68,7 @@ impl Claims {
         })
     }
 
-    /// Asks for them. What comes of it is told to `schedule`.
+    /// Asks the keeper. The outcome of each claim goes to `schedule`.
     pub fn begin(self: &Arc<Self>, schedule: &Arc<Schedule>) {
         let blocks: Vec<usize> = self.claims.keys().copied().collect();
         schedule.ask_elsewhere(&blocks);
@@ -101,19 +103,19 @@ impl Claims {
         self.keeper.claim(all, Box::new(told));
     }
 
-    /// Whether other workers wait for a block, or may, that this one loads.
+    /// Whether this worker loads the block, and other workers may wait for it.
     pub fn is_own(&self, block: usize) -> bool {
         self.own.lock().contains(&block)
     }
 
-    /// The block is loaded, and its hashes are right: others may have its memory.
+    /// Offers a loaded block, whose hashes have been verified, to other workers.
     pub fn offer(&self, block: usize, memory: OwnedFd) {
         if let Some(claim) = self.claims.get(&block) {
             self.keeper.offer(&claim.key, memory);
         }
     }
 
-    /// The block will not be common: it cannot be mapped so.
+    /// Gives up a claim whose block cannot be mapped for reading alone.
     pub fn give_up(&self, block: usize) {
         self.own.lock().remove(&block);
         if let Some(claim) = self.claims.get(&block) {
@@ -126,7 +128,7 @@ impl Claims {
         Arc::clone(&self.keeper)
     }
 
-    /// Address, length and key of each block that was asked for.
+    /// Address, length in bytes and key of each claimed block.
     pub fn blocks(&self, blocks: &Blocks) -> Vec<(Address, u64, CommonKey)> {
         let of = |(index, claim): (&usize, &Claim)| {
             let block = &blocks.all()[*index];
@@ -136,7 +138,7 @@ impl Claims {
     }
 }
 
-/// The key of a block on the device with this identity; none if it is not worth to be common.
+/// The key of a block on the device with this identity; `None` if sharing it is not worthwhile.
 fn key(block: &Block, device: &str) -> Option<CommonKey> {
     let stored = block.stored.iter();
     let stored = stored.map(|(piece, id)| (piece, Some(id)));

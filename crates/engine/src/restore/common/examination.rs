@@ -1,20 +1,19 @@
-//! What kernels leave as it was, of which their code alone says whether they write there.
+//! Finds out which memory kernels without text leave unchanged, so that later restores can keep it common.
 //!
 //! ```text
-//!  launch ─► words in doubt (kernel, offset in its parameters, block) ─► noted together
-//!  soon after the restore, later, and at the session's end, when the device has nothing to do:
-//!            hash of each block with notes ─┬─ as in the image ─► left as it was, if the same launch has changed another block:
-//!                                           │                     the profile says so, and later restores keep it common
-//!                                           └─ changed ─────────► the profile says that it is written: later restores load it as their own
+//!  launch ─► doubts (kernel, offset in its parameters, block) ─► recorded together
+//!  soon after the restore, later, and at the session's end, when the device is idle:
+//!            hash of each such block ─┬─ as in the image ─► unchanged, if the same launch has changed another block:
+//!                                     │                     the profile says so, and later restores keep it common
+//!                                     └─ changed ─────────► the profile says written: later restores load it as their own
 //! ```
-//! Libraries carry machine code without text. Each of their kernels is taken to write all that its parameters name, so that a
-//! first instance makes its weights its own, and here it is found out that this was not needed. A word is known by its kernel, its
-//! place in the parameters and the block, so that the same kernel at work on other memory, or with this block as its result, is in doubt
-//! again.
+//! Libraries have machine code without text. A kernel of theirs counts as writing everything that its parameters
+//! name, so the first instance makes copies of its weights; the examination finds out whether that was needed. A
+//! doubt is identified by kernel, offset in the parameters and block, so the same kernel on other memory, or with
+//! this block as its result, is a new doubt.
 //!
-//! A hash that is the same does not say that nothing was written: a program that computes once more what it had computed before its
-//! checkpoint writes the bytes that were there. So a launch shows something only if what it has written is seen: at least one of its blocks
-//! has changed.
+//! An equal hash does not prove that nothing was written: a program that repeats a computation writes the same bytes.
+//! So a launch counts as evidence only if at least one of its blocks has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,28 +28,28 @@ use crate::restore::blocks::Blocks;
 use crate::restore::learning::recorder::Recorder;
 use crate::{EngineError, Live};
 
-/// When it is looked, after the restore. The last look ends the notes; the session's end is a look, too.
+/// When blocks are examined, after the restore. The last look ends the recording; the session's end is a look, too.
 const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
-/// Launches that are noted at most.
+/// The most launches that are recorded.
 const MOST: usize = 1 << 16;
 
 /// See the module.
 pub(super) struct Examination {
     blocks: Arc<Blocks>,
-    /// Blocks that were asked for and are not freed: their numbers by address.
+    /// Claimed blocks that have not been freed: their numbers by address.
     watched: BTreeMap<Address, usize>,
-    /// Blocks that were not asked for, for earlier restores have seen them written.
+    /// Blocks that were not claimed, because earlier restores have seen them written.
     written: BTreeSet<Address>,
-    /// The doubts of each launch, those that are the same once.
+    /// The doubts of each launch, equal ones once.
     launches: BTreeSet<Vec<Doubt>>,
-    /// Graphs whose kernels have been noted, as they are at this revision.
+    /// Graphs whose kernels have been recorded, with the revision.
     graphs: HashMap<ExecId, u64>,
     begun: Instant,
     looks: usize,
 }
 
 impl Examination {
-    /// Of the blocks of an image that start at `watched`; those at `written` are known to be written.
+    /// Examines the blocks of an image that start at `watched`; those at `written` are known to be written.
     pub fn new(
         blocks: Arc<Blocks>,
         watched: impl Iterator<Item = Address>,
@@ -68,17 +67,17 @@ impl Examination {
         }
     }
 
-    /// Whether launches are to be noted.
+    /// Whether launches have to be recorded.
     pub fn is_on(&self) -> bool {
         self.looks < LOOKS.len() && !self.watched.is_empty()
     }
 
-    /// Whether the kernels of `exec`, as they are at `revision`, are not noted yet.
+    /// Whether the kernels of `exec` at `revision` have not been recorded yet.
     pub fn is_new(&mut self, exec: ExecId, revision: u64) -> bool {
         self.graphs.insert(exec, revision) != Some(revision)
     }
 
-    /// A kernel is launched with these doubts, of which some are known to be none.
+    /// Records a launch with these doubts, if one of them is about a watched block and not known to be dispelled.
     pub fn note(&mut self, doubts: &[Doubt], is_known: impl Fn(&Doubt) -> bool) {
         let is_watched = |it: &Doubt| self.watched.contains_key(&it.memory);
         if self.launches.len() >= MOST || !doubts.iter().any(|it| is_watched(it) && !is_known(it)) {
@@ -103,11 +102,11 @@ impl Examination {
         next.is_some_and(|it| self.begun.elapsed() >= *it)
     }
 
-    /// Looks, and tells the image's profile. The device has nothing to do, and has done all that was noted. What was as in the image
-    /// at an earlier look may have changed since.
+    /// Examines the blocks and updates the image's profile. The device must be idle, with all recorded launches done.
+    /// A block that was unchanged at an earlier look may have changed since.
     ///
     /// # Errors
-    /// The device cannot be asked; then nothing is told.
+    /// The device cannot hash; the profile is then unchanged.
     pub fn look(
         &mut self,
         live: &mut Live,
@@ -116,7 +115,7 @@ impl Examination {
     ) -> Result<(), EngineError> {
         let late = LOOKS.iter().filter(|it| self.begun.elapsed() >= **it);
         self.looks = late.count();
-        // A context that was destroyed has taken its memory along.
+        // A destroyed context has taken its memory along.
         self.watched
             .retain(|at, _| session.allocations.contains(*at));
         if self.launches.is_empty() {
@@ -139,7 +138,7 @@ impl Examination {
         Ok(())
     }
 
-    /// Those of `blocks` that are as they were in the image, and those that are not; of some that cannot be said.
+    /// Those of `blocks` that are as in the image, and those that are not. A block that cannot be compared is in neither.
     fn compared(
         &self,
         live: &mut Live,

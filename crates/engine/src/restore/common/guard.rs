@@ -1,15 +1,15 @@
-//! What stands between the operations of a session and the memory that it has in common with others.
+//! The guard of common memory: before an operation may write a common block, the block is made the session's own.
 //!
 //! ```text
 //!  operation ─┬─ may write no common block ─────────────────────────────────► device
-//!             └─ may write some ─► device at its end ─► these made its own ─► device
+//!             └─ may write some ─► wait until the device is idle ─► these made its own ─► device
 //!                                        │ no other session has it: the mapping is made writable
 //!                                        └ others have it: copied on the device, mapped in its place
 //! ```
-//! A kernel that writes through pointers which it finds in memory, or of which an earlier restore has learnt that it touches
-//! more than is foreseen, may write every block. What shares memory with other processes counts as a write. A kernel without text
-//! may write what its parameters name, except what earlier restores have seen it leave as it was ([`Examination`]). The guard lasts as
-//! long as there are common blocks or notes to be taken, over checkpoints too.
+//! A kernel that writes through pointers which it loads, or that an earlier restore has seen to mis-speculate, may
+//! write every block. Sharing memory with another process counts as a write. A kernel without text may write what its
+//! parameters name, except what earlier restores have seen it leave unchanged ([`Examination`]). The guard lasts,
+//! also over checkpoints, as long as there are common blocks, or launches to record.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::schedule::Schedule;
 use crate::{EngineError, Live, Site};
 
-/// Why a session must start again from its image, once that is so.
+/// Why a session must start again from its image, if it must.
 pub type Missed = Arc<Mutex<Option<String>>>;
 
 #[derive(Debug, Clone, Copy)]
@@ -52,18 +52,18 @@ fn replace(live: &mut Live, at: Address, alone: bool) -> Result<(), DriverError>
 /// See the module.
 pub struct Guard {
     claims: Arc<Claims>,
-    /// Blocks that are common, or were asked for and may become so, by address.
+    /// Blocks that are common, or were claimed and may become common, by address.
     blocks: BTreeMap<Address, Block>,
-    /// Until every block that was asked for has come.
+    /// The loader's schedule, until every claimed block has come.
     schedule: Option<Arc<Schedule>>,
-    /// Blocks that the program has freed, until their memory is given back.
+    /// Blocks that the program has freed, until their memory is released.
     freed: Vec<Address>,
     predictor: Predictor,
-    /// Functions of which the predictor knows what earlier restores have seen.
+    /// Functions for which the predictor has been given the profile of earlier restores.
     taught: HashSet<FunctionId>,
-    /// Whether what the last operation needs is what it writes, as far as can be known.
+    /// Whether the blocks that the last operation needs are blocks that it writes, as far as can be known.
     certain: bool,
-    /// Whether it is a kernel of which only the arguments are known.
+    /// Whether the last operation was a kernel without text.
     opaque: bool,
     recorder: Arc<Recorder>,
     examination: Examination,
@@ -99,27 +99,28 @@ impl Guard {
         }
     }
 
-    /// Where it is said why the session must start again.
+    /// The place where the guard writes why the session must start again.
     pub fn missed(&self) -> Missed {
         Arc::clone(&self.missed)
     }
 
-    /// Whether nothing is common any more, nothing will be, and no notes are taken.
+    /// Whether no block is common or will be, and no launches are recorded.
     pub fn is_over(&self) -> bool {
         self.blocks.is_empty() && !self.examination.is_on()
     }
 
-    /// Whether it is time to look what kernels have left as it was.
+    /// Whether an examination of the blocks is due.
     pub fn is_due(&self) -> bool {
         self.schedule.is_none() && self.examination.is_due()
     }
 
-    /// Looks what kernels without text have left as it was, and tells the image's profile. The device has nothing to do.
+    /// Examines which blocks kernels without text have left unchanged, and updates the image's profile. The device
+    /// must be idle.
     pub fn look(&mut self, site: &mut Site) {
         self.settle(&site.live);
         if self.schedule.is_none() && self.missed.lock().is_none() {
             let Site { session, live } = site;
-            // What is not learnt costs the next restore memory.
+            // If this fails, the next restore only needs more memory.
             let _ = self.examination.look(live, session, &self.recorder);
         }
     }
@@ -143,7 +144,7 @@ impl Guard {
                 Vec::new()
             }
             _ if self.blocks.is_empty() => Vec::new(),
-            // Its memory goes to another process whole.
+            // All of the memory is shared with another process.
             Op::MemShare {
                 address, memory, ..
             } if *memory == MemoryId::NULL => self.around(*address).collect(),
@@ -157,7 +158,7 @@ impl Guard {
         found
     }
 
-    /// Blocks that must be the session's own before the driver is given `graph`: it looks at addresses in nodes other than
+    /// Blocks that must be the session's own before the driver gets `graph`: it checks addresses in nodes other than
     /// kernels.
     pub fn needs_of_graph(&self, live: &Live, graph: &Graph) -> Vec<Address> {
         let mut found = Vec::new();
@@ -187,10 +188,10 @@ impl Guard {
         }
     }
 
-    /// Whether the device has nothing to do that the program has given it.
+    /// Whether the devices have finished all work of the program.
     ///
     /// # Errors
-    /// What it says of a stream: also a fault of earlier work.
+    /// A driver error of a stream, also a fault of earlier work.
     pub fn is_idle(&self, live: &mut Live) -> Result<bool, EngineError> {
         let asked = || EngineError::driver("look whether the device is idle");
         let contexts: Vec<_> = live.contexts.keys().copied().collect();
@@ -209,13 +210,14 @@ impl Guard {
         Ok(true)
     }
 
-    /// Makes these blocks the session's own. The device is idle.
+    /// Makes these blocks the session's own. The device must be idle.
     ///
-    /// After a kernel without text, of which others will follow, so is every block that no other session has, as long as nothing
-    /// is known of what such kernels leave as it was: the device comes to its end once, not for each of them.
+    /// For a kernel without text, and while nothing is known of what such kernels leave unchanged, every block that
+    /// no other session has is made its own at once: more such kernels will follow, and the device need not become
+    /// idle for each.
     ///
     /// # Errors
-    /// There is no memory for a block (it is as before), or what the driver says.
+    /// There is no memory for a block (it is as before), or a driver error.
     pub fn make_own(&mut self, live: &mut Live, needed: &[Address]) -> Result<(), EngineError> {
         let mut wanted: Vec<(Address, CommonKey)> = Vec::new();
         let all = self.opaque && !self.recorder.knows_harmless();
@@ -229,7 +231,7 @@ impl Guard {
         let keeper = self.claims.keeper();
         let alone = keeper.withdraw(&keys);
         let mut told: Vec<_> = wanted.into_iter().zip(alone).collect();
-        // First what the keeper has forgotten already.
+        // Blocks that the keeper has given to this session alone come first.
         told.sort_by_key(|(_, alone)| !alone);
         for ((at, key), alone) in told {
             if !alone && !needed.contains(&at) {
@@ -246,16 +248,17 @@ impl Guard {
         Ok(())
     }
 
-    /// Notes in the image's profile that its program writes these blocks, which the last operation needed: later restores load
-    /// them as their own. What a kernel without text may write at most is not noted.
+    /// Records in the image's profile that the program writes these blocks, which the last operation needed, so that
+    /// later restores load them as their own. Blocks that a kernel without text may only possibly write are not
+    /// recorded.
     pub fn learn(&self, written: &[Address]) {
         if self.certain {
             self.recorder.wrote(written);
         }
     }
 
-    /// A context has died of an illegal access, for `reason`. True if a write to common memory may have been it: the session
-    /// is to start again from its image, and the program must get no answer any more.
+    /// Called when a context has died of an illegal access, for `reason`. True if a write to common memory may be the
+    /// cause: the session must start again from its image, and the program must get no more answers.
     pub fn condemns(&mut self, live: &Live, reason: &str) -> bool {
         let may = self.blocks.keys().any(|at| live.space.is_common(at.raw()));
         if may {
@@ -265,12 +268,12 @@ impl Guard {
         may
     }
 
-    /// The session is to start again from its image, for `reason`.
+    /// Marks the session to be started again from its image, for `reason`.
     pub fn give_up(&self, reason: &str) {
         self.missed.lock().get_or_insert_with(|| reason.to_owned());
     }
 
-    /// Forgets blocks that did not become common, and gives up those that the program has freed.
+    /// Forgets blocks that did not become common, and leaves those that the program has freed.
     fn settle(&mut self, live: &Live) {
         if self.schedule.as_ref().is_some_and(|it| it.is_adopted()) {
             self.schedule = None;
@@ -313,7 +316,7 @@ impl Guard {
         }
     }
 
-    /// Notes what is in doubt about the kernels of `op`.
+    /// Records the doubts about the kernels of `op`.
     fn note(&mut self, site: &Site, op: &Op<'_>) {
         let is_new = match op {
             Op::GraphLaunch { exec, .. } => {

@@ -1,4 +1,4 @@
-//! The keeper of common device memory, as a worker sees it: who else has a block with the same content.
+//! The keeper of common device memory, as a worker uses it: says whether another session has a block of the same content.
 //!
 //! ```text
 //!  claim ─┬─► Yours ──► loaded, checked, mapped for reading ─► offer       (or leave: another one loads it)
@@ -6,7 +6,7 @@
 //!  before a write: withdraw ─┬─ alone ──► the mapping may be made writable
 //!                            └─ others ─► copied; then leave
 //! ```
-//! The keeper counts who has a block. Therefore `leave` comes after the last mapping is gone, never before.
+//! The keeper counts the sessions that have a block. Therefore `leave` must come after the last mapping is gone.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -38,28 +38,28 @@ pub struct Claim {
     pub device: String,
 }
 
-/// What a claim comes to.
+/// The outcome of a claim.
 #[derive(Debug)]
 pub enum Told {
-    /// Another worker has this block: a descriptor of its memory, which is to be mapped for reading alone.
+    /// Another worker has this block: a descriptor of its memory, which must be mapped for reading alone.
     Memory(CommonKey, OwnedFd),
-    /// No worker has it, or is about to: this one loads it.
+    /// No worker has it or loads it: this one must load it.
     Yours(CommonKey),
-    /// The keeper is gone: no claim comes to anything any more.
+    /// The keeper is gone: claims have no more outcome.
     Gone,
 }
 
-/// See the module. One per worker; what a worker has is given up with its connection.
+/// See the module. One per worker; when its connection ends, the worker's blocks count as left.
 pub trait Keeper: Send + Sync {
-    /// Asks for blocks, each with a content of its own. What comes of each is told once, by a thread of the keeper's.
+    /// Asks for blocks, no two with the same key. `told` is called once per block, on a thread of the keeper's.
     fn claim(&self, blocks: Vec<Claim>, told: Box<dyn Fn(Told) + Send + Sync>);
 
-    /// Lets others have the memory of a block that was this worker's to load. No mapping of it is writable any more.
+    /// Offers the memory of a block that this worker has loaded. No mapping of it may be writable any more.
     fn offer(&self, key: &CommonKey, memory: OwnedFd);
 
-    /// For each of these blocks, whether this worker alone has it. Then no other gets it any more.
+    /// For each of these blocks, whether this worker alone has it; if so, no other will get it.
     fn withdraw(&self, keys: &[CommonKey]) -> Vec<bool>;
 
-    /// This worker has no mapping of the block any more, or does not load it.
+    /// Notes that this worker has no mapping of the block any more, or does not load it.
     fn leave(&self, key: &CommonKey);
 }

@@ -1,4 +1,4 @@
-//! The gates of a restored session: what each operation waits for while data is absent.
+//! The gates of a restored session: they hold each operation until the data in its access set is present.
 
 pub(super) mod on_demand;
 pub(super) mod relearning;

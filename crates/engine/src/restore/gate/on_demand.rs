@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  operation ─┬─ access set has absent blocks ────────────► these are fetched first, then it passes
-//!             ├─ kernel that follows pointers in memory, or that profile says to be unpredictable ► all data, then it passes
+//!             ├─ kernel that follows pointers in memory, or is unpredictable by the profile ► all data, then it passes
 //!             ├─ kernel, if the session cannot be rolled back ► all data, then it passes
 //!             ├─ graph made, peers, context destroyed ────► all data, then it passes
 //!             ├─ memory made or asked for ────────────────► once the image's own memory is made
@@ -31,7 +31,7 @@ use crate::restore::times::Times;
 use crate::{EngineError, Gate, Passage, Site};
 use fermata_terms::Pace;
 
-/// Between two looks at what kernels have reported.
+/// Between two looks at the reports of instrumented kernels.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What an operation needs.
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(2);
 enum Needs {
     Nothing,
     Blocks(Vec<usize>),
-    /// These, and that all memory of the image has been made: the launch checks itself, which takes memory.
+    /// These, and that all memory of the image has been made: the launch is instrumented, which takes memory.
     Checked(Vec<usize>),
     /// All memory of the image has been made.
     Room,
@@ -52,22 +52,22 @@ pub(in crate::restore) struct OnDemand {
     blocks: Arc<Blocks>,
     predictor: Predictor,
     recorder: Arc<Recorder>,
-    /// Which kernels wait for everything, whatever they are foreseen to touch.
+    /// Which kernels wait for all data, whatever their access set is.
     pace: Pace,
     checks: Arc<CheckedLaunches>,
-    /// Functions of which the predictor knows what earlier restores have seen.
+    /// Functions for which the predictor has been given the profile of earlier restores.
     taught: HashSet<FunctionId>,
-    /// Everything but what is absent, at this news.
+    /// All memory but absent blocks, and the schedule's counter of arrivals at which that was so.
     allowed: (u64, Vec<Range>),
     looked: Instant,
-    /// The program has nothing on its devices, since the last operation.
+    /// Whether the devices are idle, since the last operation.
     rests: bool,
     verifier: Arc<Verifier>,
     times: Arc<Times>,
     news: u64,
-    /// What the operation that is being asked for again waits for.
+    /// What the waiting operation needs.
     waits: Option<Needs>,
-    /// Whether one waits.
+    /// Whether an operation waits.
     held: bool,
 }
 
@@ -99,7 +99,7 @@ impl OnDemand {
         }
     }
 
-    /// The address space learns which blocks have come.
+    /// Tells the address space which blocks have come.
     fn adopt(&mut self, site: &mut Site) {
         let news = self.schedule.news();
         if news == self.news {
@@ -113,7 +113,7 @@ impl OnDemand {
         }
     }
 
-    /// The gate for a program that starts again because kernels have mis-speculated; `None` if none has.
+    /// The gate for a program that has been rolled back because kernels have mis-speculated; `None` if none has.
     pub fn learner(&self) -> Option<Relearning> {
         let learn = || {
             let (blocks, recorder) = (Arc::clone(&self.blocks), Arc::clone(&self.recorder));
@@ -189,7 +189,7 @@ impl OnDemand {
 
     fn freed(&mut self, address: Address) -> Needs {
         match self.blocks.starting(address) {
-            // A block of its own: a slab starts at an allocation, too, but may hold others.
+            // Only if it has the block to itself: a slab may hold other allocations.
             Some(block) if self.alone(block, address) && self.schedule.drop_block(block) => {
                 Needs::Nothing
             }
@@ -220,11 +220,11 @@ impl OnDemand {
         match self.schedule.stand() {
             Stand::Coming => {}
             Stand::Complete => {
-                // What has come since this was looked at first: it may be common, and must not be written as it is.
+                // Blocks that have come since the first look may be common, and must not be written as they are.
                 self.adopt(site);
                 return Ok(Passage::Go);
             }
-            // Until the session is rolled back.
+            // The operation waits until the session is rolled back.
             Stand::Missed(_) | Stand::Failed(_) => return Ok(Passage::NotYet),
             Stand::Cancelled => {
                 let text = "the restore of this session was given up";
@@ -263,7 +263,7 @@ impl OnDemand {
 }
 
 impl OnDemand {
-    /// Access sets are extended by what kernels were seen to touch.
+    /// Extends access sets by the reports of instrumented kernels.
     fn look(&mut self) {
         if self.looked.elapsed() < LOOK {
             return;
@@ -279,7 +279,7 @@ impl OnDemand {
         matches!(self.schedule.stand(), Stand::Coming) && !self.schedule.have_all()
     }
 
-    /// Everything but what is absent now.
+    /// Computes the allowed ranges: all memory but absent blocks.
     fn allow(&mut self) {
         let news = self.schedule.news();
         if self.allowed.0 != news {
@@ -353,7 +353,7 @@ impl Gate for OnDemand {
     }
 
     fn progress(&self) -> u64 {
-        // Either only grows.
+        // Both numbers only grow.
         self.schedule
             .news()
             .wrapping_add(self.schedule.bytes_done())

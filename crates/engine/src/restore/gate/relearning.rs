@@ -1,11 +1,11 @@
-//! The gate of a program that was rolled back because kernels had mis-speculated. All data is present now. Those kernels run
-//! instrumented for a while, so that the next restore of the image knows every buffer they reach, not only the first.
+//! The gate of a program that was rolled back because kernels had mis-speculated. All data is present now. Those kernels
+//! run instrumented for a while, so that the next restore of the image knows every buffer they reach, not only the first.
 //!
 //! ```text
-//!  launch of such a kernel ─► instrumented kernel; allowed: its access set, and buffers outside late blocks ─► device
+//!  launch of such a kernel ─► instrumented kernel; allowed: its access set, and all outside on-demand blocks ─► device
 //!      recorder ◄── look ◄── report: an address in another block ◄─────────────────────────────────┘
 //! ```
-//! No launch can fault here for want of data. The gate ends when enough launches have reported nothing new.
+//! No launch can fault for absent data here. The gate ends when enough launches have reported nothing new.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::restore::learning::recorder::Recorder;
 use crate::restore::times::Times;
 use crate::{EngineError, Gate, Passage, Site};
 
-/// Launches without news after which a program's kernels run as they are again.
+/// Launches without a new report after which the program's kernels run uninstrumented again.
 const LAUNCHES: u32 = 64;
 
 /// See the module.
@@ -30,18 +30,18 @@ pub(in crate::restore) struct Relearning {
     recorder: Arc<Recorder>,
     predictor: Predictor,
     taught: HashSet<FunctionId>,
-    /// Kernels of the operation at hand, if it launches any that was caught.
+    /// The kernels of the current operation, if it launches any that has mis-speculated.
     kernels: Vec<FunctionId>,
-    /// What they may touch without its being news.
+    /// Ranges that they may touch without a report.
     allowed: Vec<Range>,
     /// Launches left.
     left: u32,
-    /// The program has nothing on its devices, since the last operation.
+    /// Whether the devices are idle, since the last operation.
     rests: bool,
 }
 
 impl Relearning {
-    /// For a session whose image has these late blocks.
+    /// The gate of a session whose image has these on-demand blocks.
     pub fn new(blocks: Arc<Blocks>, recorder: Arc<Recorder>, times: Arc<Times>) -> Self {
         Self {
             checks: CheckedLaunches::new(true, Arc::clone(&blocks), Arc::clone(&recorder), times),
@@ -63,7 +63,7 @@ impl Relearning {
         }
     }
 
-    /// Whether this kernel was caught; then what is known of it is foreseen.
+    /// Whether this kernel has mis-speculated; if so, teaches the predictor what is known of it.
     fn was_caught(&mut self, site: &Site, function: FunctionId) -> bool {
         let Ok(record) = site.session.functions.get(function) else {
             return false;

@@ -1,4 +1,4 @@
-//! Instrumented launches while data is absent: a kernel may touch everything but absent blocks (PhoenixOS, section 6).
+//! Launches kernels instrumented while data is absent, so that a fault names its kernel (PhoenixOS, section 6).
 //!
 //! ```text
 //!  launch ─► instrumented kernel ─► device ─┬─ no absent block is touched
@@ -6,7 +6,7 @@
 //!                                  ├─ the block has come meanwhile ─► look: the kernel's access set has it from now on
 //!                                  └─ it is not mapped: the context dies ─► faulted: kernel and address are known
 //! ```
-//! An instrumented kernel decides nothing: memory that is not mapped faults whether or not the access was reported. Reports lie
+//! The report prevents nothing: memory that is not mapped faults whether or not the access was reported. Reports lie
 //! in host memory that outlives the context, so they can be read after the device has failed.
 
 use std::sync::Arc;
@@ -24,12 +24,13 @@ use crate::restore::blocks::Blocks;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::times::Times;
 
-/// How long the thread that launches may take to let another look.
+/// How long another thread waits for the thread that launches, to read the reports.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// See the module. The thread that serves the program launches and looks; any thread that notices a fault asks for its cause.
+/// See the module. The thread that serves the program launches and looks. Any thread that notices a fault may ask for its
+/// cause.
 pub(in crate::restore) struct CheckedLaunches {
-    /// `None` if nothing is checked, or not any more.
+    /// `None` if nothing is checked (any more).
     instrumented: Mutex<Option<Box<Instrumented>>>,
     blocks: Arc<Blocks>,
     recorder: Arc<Recorder>,
@@ -38,7 +39,7 @@ pub(in crate::restore) struct CheckedLaunches {
 }
 
 impl CheckedLaunches {
-    /// For a restore of these blocks; nothing is checked if not `on`.
+    /// Checks launches of a restore of these blocks, if `on`.
     pub fn new(on: bool, blocks: Arc<Blocks>, recorder: Arc<Recorder>, times: Arc<Times>) -> Self {
         let instrumented = on.then(|| Box::new(Instrumented::new(Guard::Accesses, 1)));
         Self {
@@ -55,7 +56,7 @@ impl CheckedLaunches {
         self.instrumented.lock().is_some()
     }
 
-    /// Launches a kernel instrumented; false if the kernel itself is to be launched.
+    /// Launches a kernel instrumented; false if the caller must launch the kernel itself.
     pub fn launch(
         &self,
         site: &mut Site,
@@ -75,7 +76,7 @@ impl CheckedLaunches {
         Ok(checked)
     }
 
-    /// Launches an executable graph of these kernels, instrumented; false if it is to be launched as it is.
+    /// Launches an executable graph of these kernels, instrumented; false if the caller must launch it as it is.
     pub fn launch_graph(
         &self,
         site: &mut Site,
@@ -97,14 +98,14 @@ impl CheckedLaunches {
         Ok(true)
     }
 
-    /// Gives an executable graph its own kernels back, for launches from now on.
+    /// Gives an executable graph its own kernels back, for later launches.
     pub fn put_back(&self, site: &mut Site, exec: ExecId) {
         if let Some(instrumented) = &mut *self.instrumented.lock() {
             instrumented.put_back(site, exec);
         }
     }
 
-    /// Makes instrumented kernels that are missing. A context that cannot be entered fails the launch itself.
+    /// Makes instrumented kernels that are missing. If a context cannot be made current, the launch itself fails.
     fn prepare(&self, instrumented: &mut Instrumented, site: &mut Site, kernels: &[FunctionId]) {
         if !kernels.iter().all(|kernel| instrumented.knows(*kernel)) {
             let _ = self.times.instrumented.on(|| instrumented.prepare(site));
@@ -119,8 +120,8 @@ impl CheckedLaunches {
         }
     }
 
-    /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have
-    /// come to harm; recorded, and still there for [`Self::faulted`].
+    /// Kernels that have reported since the last call, each with a buffer's address. The access need not have
+    /// faulted. The reports are recorded, and stay readable for [`Self::faulted`].
     pub fn look(&self) -> Vec<(FunctionId, Address)> {
         let reports = self
             .instrumented
@@ -130,10 +131,10 @@ impl CheckedLaunches {
         self.learn(reports.unwrap_or_default())
     }
 
-    /// The same where all data is present, so that the device answers and kernels report again.
+    /// As [`Self::look`], when all data is present: takes the reports, so that kernels report again.
     pub fn take(&self, site: &mut Site) -> Vec<(FunctionId, Address)> {
         let mut instrumented = self.instrumented.lock();
-        // Reports that cannot be fetched now come again.
+        // Reports that cannot be read now are read at the next call.
         let reports = instrumented
             .as_mut()
             .map(|instrumented| instrumented.violations(&mut site.live));
@@ -149,13 +150,13 @@ impl CheckedLaunches {
         found.into_iter().filter_map(news).collect()
     }
 
-    /// Where the buffer at `address` begins, so that each is remembered once.
+    /// The start of the buffer at `address`, so that each buffer is recorded once.
     fn start(&self, address: Address) -> Address {
         let buffer = self.blocks.buffer_at(address);
         buffer.map_or(address, |(_, start)| start)
     }
 
-    /// The device has faulted, as it does where data is absent: what instrumented kernels have reported is recorded at once.
+    /// To be called when the device has faulted, as it does for absent data: records the reports of instrumented kernels.
     pub fn faulted(&self) {
         let mut caught = self.caught.lock();
         if caught.is_empty() {
@@ -182,15 +183,15 @@ impl CheckedLaunches {
         self.caught.lock().clone()
     }
 
-    /// CheckedLaunches nothing any more, and gives back what that took if the program has nothing on its devices (`idle`). Else
-    /// work under way may use it, and it goes with the process.
+    /// Ends the checks, and releases what they took if the devices are idle (`idle`). Else work under way may use it,
+    /// and it goes with the process.
     pub fn release(&self, site: &mut Site, idle: bool) {
         let Some(mut instrumented) = self.instrumented.lock().take() else {
             return;
         };
         instrumented.put_back_all(site);
         if idle && !instrumented.are_in_use() {
-            // What cannot be given back goes with the process, too.
+            // What cannot be released goes with the process, too.
             let _ = instrumented.close(&mut site.live);
         }
     }

@@ -8,7 +8,7 @@ use fermata_state::Session;
 use parking_lot::Mutex;
 
 use crate::access::{Doubt, Predictor};
-use crate::restore::learning::profile::{Profile, Words};
+use crate::profile::{Profile, Words};
 
 #[derive(Debug, Default)]
 struct Recorded {

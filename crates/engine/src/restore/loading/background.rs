@@ -1,4 +1,4 @@
-//! A loader's work as others see it: how far it is, what it has spent its time on, and its end.
+//! The handle of a loader: reports its progress and times, and waits for its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::{EngineError, Progress};
 use fermata_terms::Miss;
 use fermata_terms::Step;
 
-/// How long threads may take to notice that the session is over.
+/// How long the threads may take to notice that the session has ended.
 const END_TIME: Duration = Duration::from_secs(5);
-/// How often it is told how far an eager restore is.
+/// How often an eager restore reports progress.
 const TURN: Duration = Duration::from_millis(20);
 
-/// A restore under way behind a program. Dropping it ends it.
+/// An on-demand restore under way. Dropping this ends it.
 pub struct Background {
     pub(in crate::restore) schedule: Arc<Schedule>,
     pub(in crate::restore) thread: Thread<()>,
@@ -31,32 +31,32 @@ pub struct Background {
     pub(in crate::restore) taken: Arc<Taken>,
 }
 
-/// How far a restore is.
+/// The progress of a restore.
 #[derive(Debug, Clone)]
 pub struct Standing {
-    /// Bytes that are there.
+    /// Bytes that are present.
     pub done: u64,
     /// Bytes in all.
     pub total: u64,
-    /// How it stands.
+    /// Its state.
     pub stand: Stand,
     /// Seconds since it began.
     pub seconds: f64,
     /// What they were spent on.
     pub steps: Vec<Step>,
-    /// What kernels that check themselves have told of a fault.
+    /// Mis-speculations that instrumented kernels have reported for a fault.
     pub caught: Vec<Miss>,
 }
 
 impl Background {
-    /// How far it is.
+    /// Its progress.
     pub fn standing(&self) -> Standing {
         let time = self.schedule.ended_after(self.begun);
         let mut steps = Steps::since(self.begun);
         let done = self.schedule.bytes_done();
         self.times.tell(&mut steps, self.begun, done, time);
         steps.sources(&[&self.taken]);
-        // The one comes before the other.
+        // Before `caught`: a fault is recorded there before the state changes.
         let stand = self.schedule.stand();
         Standing {
             done,
@@ -71,7 +71,7 @@ impl Background {
     /// Waits until all memory is made.
     ///
     /// # Errors
-    /// It cannot be, or data that was on its way already cannot be brought.
+    /// Memory cannot be made, or data that was already being read cannot be loaded.
     pub(in crate::restore) fn made(&self) -> Result<(), EngineError> {
         self.schedule.await_all_made();
         match self.schedule.stand() {
@@ -80,7 +80,7 @@ impl Background {
         }
     }
 
-    /// Why the data does not come; only this caller gets the failure in full.
+    /// The error for a restore that has ended without all data; only the first caller gets it in full.
     fn failure(&self, stand: Stand) -> EngineError {
         match stand {
             Stand::Failed(error) => {
@@ -92,10 +92,10 @@ impl Background {
         }
     }
 
-    /// Waits until everything is there, and notes what took how long.
+    /// Waits until all data is present, and records the steps.
     ///
     /// # Errors
-    /// It does not come.
+    /// The data cannot be loaded.
     pub(in crate::restore) fn complete(
         &self,
         progress: Progress<'_>,
@@ -115,7 +115,7 @@ impl Background {
         }
     }
 
-    /// Whether everything is there.
+    /// Whether all data is present.
     pub fn is_complete(&self) -> bool {
         matches!(self.schedule.stand(), Stand::Complete)
     }

@@ -1,12 +1,13 @@
-//! Bringing content back: helpers read and check chunks, one thread copies them to the device.
+//! Loads the content that must be present before the program runs: helpers read and check chunks, one thread copies
+//! them to the device.
 //!
 //! ```text
-//!  registered pack ─────────────────► copy to the device ─► hashed there; what is not right comes again:
+//!  registered pack ─────────────────► copy to the device ─► hashed there; if the hash is wrong, read again:
 //!  store ─ read, hash ─► pinned buffers ─► queue ─► copy to the device
 //!                    └─► host regions directly
 //! ```
-//! Pieces without a chunk were zero. Nothing counts as restored whose hash has not been seen to be right, on
-//! the device or before the copy.
+//! Pieces without a chunk were zero. A piece counts as restored only when its hash has been verified, on the device or
+//! before the copy.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,11 +27,11 @@ use crate::steps::Steps;
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
-/// Pieces that need no more than buffers of their own.
+/// Up to this many pieces get buffers of their own instead of the staging buffers.
 const FEW: usize = 4;
 /// Lengths of such buffers are multiples of this.
 const PAGE_BYTES: usize = 4096;
-/// As many in flight, where no buffer is held by a copy.
+/// Copies under way at once when no staging buffer is used.
 const STRAIGHT: usize = 32;
 
 /// A piece and the chunk it is filled from.
@@ -42,8 +43,8 @@ struct Ready {
     end: HostEnd,
 }
 
-/// Fills every buffer that is not in a late block and not `filled` ahead, and tells late blocks their pieces; the answer is
-/// the number of chunks.
+/// Fills every buffer that is not in an on-demand block and not `filled` ahead, and gives on-demand blocks their pieces.
+/// Returns the number of chunks.
 pub(in crate::restore) fn fill(
     site: &mut Site,
     reader: &ChunkReader,
@@ -109,8 +110,8 @@ fn transfer(
     engines.settle()
 }
 
-/// Copies what lies in the registered tier, for a device that verifies hashes itself. The answer is what
-/// has been copied, and what must be read.
+/// Copies pieces that lie in the registered tier, for a device that verifies hashes itself. Returns the pieces that have
+/// been copied, and those that must be read.
 fn straight(
     live: &Live,
     engines: &mut Engines,
@@ -154,7 +155,7 @@ fn straight(
     Ok((direct, rest))
 }
 
-/// What the device has not found to be as it should.
+/// The pieces whose hash on the device is wrong.
 fn not_right(live: &mut Live, direct: Vec<Stored>) -> Vec<Stored> {
     let pieces: Vec<Piece> = direct.iter().map(|(piece, _)| *piece).collect();
     let digests = digest::on_devices(live, &pieces);
@@ -165,7 +166,7 @@ fn not_right(live: &mut Live, direct: Vec<Stored>) -> Vec<Stored> {
     wrong.map(|(stored, _)| stored).collect()
 }
 
-/// Buffers for what is read: those there are, or a few where few are needed.
+/// Buffers for reading: the staging buffers, or a few new ones if few are needed.
 fn buffers(live: &mut Live, stored: &[Stored]) -> Result<Option<PinnedPool>, EngineError> {
     let failed = || EngineError::driver("make staging buffers");
     let devices = stored
@@ -251,7 +252,7 @@ impl Reading<'_> {
         }
     }
 
-    /// A variable that has moved must not be known to any memory.
+    /// Refuses content that contains the former address of a moved variable.
     fn refuse_moved(&self, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError> {
         match self.live.moved.mentioned(bytes) {
             None => Ok(()),
@@ -288,7 +289,7 @@ impl Reading<'_> {
         }))
     }
 
-    /// The bytes where they lie in the registered tier, if they are there and right.
+    /// The bytes in the registered tier, if they are there and their hash is right.
     fn mapped(&self, piece: &Piece, id: &ChunkId) -> Result<Option<Ready>, EngineError> {
         let plain = matches!(piece.source, Source::Device { .. });
         let Some(tier) = self.live.tier.as_ref().filter(|_| plain) else {
@@ -305,14 +306,14 @@ impl Reading<'_> {
     }
 }
 
-/// Copies what is ready to the device until nothing more comes.
+/// Copies ready pieces to the device until the queue ends.
 fn upload(engines: &mut Engines, queue: &Queue<Ready>) -> Result<(), EngineError> {
     let mut flying: VecDeque<(Piece, InFlight)> = VecDeque::new();
     loop {
         let ready = match queue.try_next() {
             Some(ready) => ready,
             None => {
-                // Buffers under way go back before this thread sleeps, or the readers would wait for them.
+                // Buffers of copies under way are returned before this thread sleeps, because the readers wait for them.
                 while let Some((piece, copy)) = flying.pop_front() {
                     drop(engines.finish(&piece, copy)?);
                 }

@@ -1,16 +1,16 @@
-//! Threads that bring late data while the program runs.
+//! The threads that load data on demand while the program runs.
 //!
 //! ```text
 //!  readers ─ read, hash ─► pinned buffers ─► uploader ─► copies into a window ─┐
 //!  maker ─── makes memory, maps it in the window, clears what was zero         │
 //!  mapper ── unmaps it there and maps it at its address ◄── block is full ─────┘
 //! ```
-//! What lies in the registered tier is copied from there, several pieces at once where they follow each other;
-//! hashes are looked at before or after (see `verifier`). The program cannot reach the window, so what is not
-//! there yet faults; where no program runs before everything is there (an eager restore), blocks are filled at
-//! their own addresses. These threads have their own streams and make contexts current for themselves; they
-//! never touch the session's state. What other workers have already is mapped instead ([`crate::restore::common`]); what they may
-//! want is offered to them.
+//! Pieces in the registered tier are copied from there, adjacent ones at once; hashes are verified before or after
+//! (see `verifier`). The program does not use the window's addresses, so its access to an absent block faults. In an
+//! eager restore, where no program runs before all data is present, blocks are filled at their own addresses. These
+//! threads have their own streams and make contexts current for themselves; they never touch the session's state.
+//! Blocks that other workers have are mapped instead ([`crate::restore::common`]), and blocks that others may want
+//! are offered to them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -43,23 +43,23 @@ use crate::thread::Thread;
 use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
-/// How long memory that is short is waited for, and how often it is tried.
+/// How long to wait for memory that is short, and how often to try again.
 const ROOM_TIME: Duration = Duration::from_secs(5);
 const ROOM_TURN: Duration = Duration::from_millis(5);
 
-/// What has been made for each block.
+/// The memory that has been made for each block.
 type Memory = Mutex<Vec<Option<PhysicalHandle>>>;
 
-/// What the threads work on.
+/// The state that the threads share.
 pub(in crate::restore) struct Loader {
     pub driver: Arc<Driver>,
-    /// A context of each device that has late blocks.
+    /// A context of each device that has on-demand blocks.
     pub contexts: BTreeMap<u32, ContextHandle>,
     /// All contexts of the session.
     pub all_contexts: Vec<ContextHandle>,
-    /// Devices that may reach the memory of each.
+    /// By device, the devices that may access its memory.
     pub reachers: BTreeMap<u32, Vec<u32>>,
-    /// Buffers for what is not in the tier; made when the first is needed.
+    /// Buffers for pieces that are not in the tier; made when the first is needed.
     pub pool: Mutex<Option<PinnedPool>>,
     pub reader: ChunkReader,
     pub tier: Option<Arc<Tier>>,
@@ -70,9 +70,9 @@ pub(in crate::restore) struct Loader {
     pub checks: Arc<CheckedLaunches>,
     /// Blocks that other workers may have, or want.
     pub claims: Option<Arc<Claims>>,
-    /// Whether a program runs meanwhile.
+    /// Whether the program runs meanwhile.
     pub behind: bool,
-    /// Nothing is registered meanwhile.
+    /// Keeps the tier from registering meanwhile.
     pub _quiet: Option<Quiet>,
     pub times: Arc<Times>,
 }
@@ -91,7 +91,7 @@ pub(in crate::restore) fn context_on(live: &Live, device: u32) -> Option<Context
 }
 
 impl Loader {
-    /// Starts bringing data.
+    /// Starts the threads.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -145,7 +145,7 @@ impl Loader {
         let memory = Mutex::new(vec![None; window.len()]);
         std::thread::scope(|scope| {
             let read = || self.end_on_error(self.read());
-            // Without one of these four nothing would come.
+            // If one of these four cannot be started, no data would come.
             self.end_on_error(help(scope, read));
             self.end_on_error(help(scope, || self.verifier.load()));
             self.end_on_error(help(scope, || self.end_on_error(self.upload(&window))));
@@ -158,10 +158,10 @@ impl Loader {
         });
         match self.schedule.stand() {
             Stand::Coming => {}
-            // The process is of no use any more, or about to end.
+            // The restore has failed, or the session has ended.
             _ => return Ok(()),
         }
-        // Work given to the device before the last block came may have touched memory that was not there.
+        // Work that was issued before the last block came may have touched absent memory; its fault shows here.
         for context in &self.all_contexts {
             let idle = self.driver.set_current(*context);
             idle.and_then(|()| self.driver.synchronize_context())
@@ -208,7 +208,7 @@ impl Loader {
         Ok(())
     }
 
-    /// One piece, found to be right or noted to be checked.
+    /// Reads one piece: its hash is verified here, or recorded to be verified on the device.
     fn piece(&self, index: usize, piece: usize) -> Result<HostEnd, EngineError> {
         let block = &self.blocks.all()[index];
         let (part, id) = &block.stored[piece];
@@ -231,8 +231,8 @@ impl Loader {
         Ok(HostEnd::Buffer(buffer))
     }
 
-    /// The first of these pieces, as many as follow each other in the registered tier and on the device, noted to be
-    /// checked. `run` is cut to them.
+    /// As many of the first pieces of `run` as are adjacent in the registered tier and on the device, recorded to be
+    /// verified. Shortens `run` to them.
     fn run_in_tier(&self, run: &mut Run) -> Result<Option<SharedSpan>, EngineError> {
         let Some(tier) = &self.tier else {
             return Ok(None);
@@ -347,7 +347,7 @@ impl Loader {
         }
     }
 
-    /// Makes memory for blocks, and gives back what is not needed.
+    /// Makes memory for blocks, and releases memory that is not needed.
     fn make_all(&self, window: &[u64], memory: &Memory) -> Result<(), EngineError> {
         let mut streams: HashMap<u32, StreamHandle> = HashMap::new();
         loop {
@@ -385,7 +385,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Maps blocks at their addresses when they are full, and what other workers have of them.
+    /// Maps full blocks, and blocks that other workers have, at their addresses.
     fn map(&self, window: &[u64], memory: &Memory) -> Result<(), EngineError> {
         let any = self.all_contexts.first().copied();
         if let Some(context) = any {
@@ -427,7 +427,8 @@ impl Loader {
         }
     }
 
-    /// Memory for a block. A driver takes seconds to give back what a process had that has just ended.
+    /// Makes memory for a block. Tries again for some time, because a driver takes seconds to release the memory of a
+    /// process that has just ended.
     fn memory(&self, block: &Block) -> Result<PhysicalHandle, DriverError> {
         let until = Instant::now() + ROOM_TIME;
         loop {
@@ -437,7 +438,8 @@ impl Loader {
                         && Instant::now() < until
                         && matches!(self.schedule.stand(), Stand::Coming) =>
                 {
-                    // The driver tells nobody when memory is free again; the end of the restore ends the pause.
+                    // Polled: the driver does not signal that memory is free again. The end of the restore ends the
+                    // pause.
                     self.times.room.on(|| self.schedule.await_end(ROOM_TURN));
                 }
                 other => return other,
@@ -445,7 +447,7 @@ impl Loader {
         }
     }
 
-    /// Memory for a block, in the window, with zeros where the image has none but zeros.
+    /// Makes memory for a block, maps it in the window, and clears the pieces that are zero in the image.
     fn make(
         &self,
         index: usize,
@@ -495,7 +497,7 @@ impl Loader {
         Ok(handle)
     }
 
-    /// Moves a full block from the window to its address. Whether it is common now: others may have its memory.
+    /// Moves a full block from the window to its address. True if it is common now, so that others may have its memory.
     fn settle(
         &self,
         index: usize,
@@ -515,7 +517,7 @@ impl Loader {
                     claims.offer(index, descriptor);
                     return Ok(true);
                 }
-                // A driver that cannot map so, or a process with too many descriptors, has nothing in common with others.
+                // The driver cannot export memory, or the process has too many descriptors: the block is not shared.
                 Err(_) => claims.give_up(index),
             }
         }
@@ -533,7 +535,7 @@ impl Loader {
             .set_access(block.at.raw(), block.len, access, devices)
     }
 
-    /// Another worker's memory of a block has come. One that cannot be mapped is loaded here.
+    /// Maps a block's memory that another worker has offered. If that fails, the block is loaded here.
     fn fetched(&self, index: usize, memory: BorrowedFd<'_>) {
         let block = &self.blocks.all()[index];
         match self.times.map.on(|| self.map_foreign(block, memory)) {

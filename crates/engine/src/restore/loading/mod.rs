@@ -1,4 +1,4 @@
-//! Bringing an image's data back to the devices: which comes when, who reads and copies it, and how it is checked.
+//! Loads an image's data to the devices: in which order, by which threads, and how it is verified.
 
 pub(super) mod background;
 mod chunks_by_place;

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::Address;
 use fermata_terms::PrefetchOrder;
 
+use crate::profile::Profile;
 use crate::restore::blocks::Blocks;
-use crate::restore::learning::profile::Profile;
 
 /// All blocks, each once.
 pub(in crate::restore) fn in_order(
@@ -19,15 +18,15 @@ pub(in crate::restore) fn in_order(
         order.sort_by_key(|index| blocks.all()[*index].at);
         return order;
     }
-    let place: HashMap<Address, usize> = profile
-        .order
-        .iter()
-        .enumerate()
-        .map(|(place, at)| (*at, place))
-        .collect();
+    let mut place: HashMap<usize, usize> = HashMap::new();
+    for (nth, at) in profile.order.iter().enumerate() {
+        if let Some(block) = blocks.containing(*at) {
+            place.entry(block).or_insert(nth);
+        }
+    }
     order.sort_by_key(|index| {
-        let at = blocks.all()[*index].at;
-        (place.get(&at).copied().unwrap_or(usize::MAX), at)
+        let nth = place.get(index).copied().unwrap_or(usize::MAX);
+        (nth, blocks.all()[*index].at)
     });
     if by == PrefetchOrder::Worst {
         order.reverse();
@@ -37,6 +36,8 @@ pub(in crate::restore) fn in_order(
 
 #[cfg(test)]
 mod tests {
+    use fermata_abi::op::Address;
+
     use super::*;
     use crate::restore::blocks::Block;
 
@@ -47,7 +48,7 @@ mod tests {
             blocks.insert(Block::new(Address::from_raw(at), 10, 0));
         }
         let profile = Profile {
-            order: [200, 999, 300].map(Address::from_raw).to_vec(),
+            order: [205, 999, 200, 300].map(Address::from_raw).to_vec(),
             ..Profile::default()
         };
         assert_eq!(

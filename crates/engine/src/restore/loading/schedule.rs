@@ -1,15 +1,16 @@
-//! What of an image's data is absent, coming or present, and what comes next.
+//! The schedule of a restore: which blocks are absent, coming or present, and which come next.
 //!
 //! ```text
 //!            memory made       pieces read, copied         mapped at its address
 //!  Absent ──────────────► Made ────────────────────► Full ───────────────────────► Present
 //!    ▲ └────── freed by the program ────┴──► Dropped                                  ▲
-//!  Elsewhere: another worker has it, or is about to ──── its memory comes ────────────┘
+//!  Elsewhere: another worker has or loads it ──── its memory comes ───────────────────┘
 //!
 //!  readers: take() ─► ready()      uploader: next() ─► copied()      mapper: job() ─► made(), present()
 //! ```
-//! What is asked for elsewhere is in `elsewhere`. Blocks that an operation waits for come first, then the others in the order given. Only a limited
-//! number of pieces that no operation waits for are under way at once, so that an awaited one overtakes most of them.
+//! Blocks that an operation waits for come first, then the others in the order given. Only a limited number of pieces
+//! that no operation waits for are under way at once, so that an awaited one overtakes most of them. Blocks that are
+//! claimed from other workers are in `elsewhere`.
 
 mod elsewhere;
 
@@ -25,10 +26,10 @@ use crate::EngineError;
 use crate::pipeline::STEP_LIMIT;
 use crate::restore::common::foreign::Foreign;
 
-/// How many pieces are on their way at once.
+/// How many pieces are under way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::restore) struct Limits {
-    /// Pieces handed out and copied at once where they follow each other: the gaps between copies then cost little.
+    /// Adjacent pieces that are handed out and copied at once, so that the gaps between copies cost little.
     pub stride: usize,
     /// Pieces being copied at once.
     pub in_flight: usize,
@@ -37,22 +38,22 @@ pub(in crate::restore) struct Limits {
 }
 
 impl Limits {
-    /// A piece that an operation waits for comes after no more than these.
+    /// For a restore while the program runs: a piece that an operation waits for comes after no more than these.
     const BEHIND: Self = Self {
         stride: 4,
         in_flight: 16,
         ahead: 24,
     };
-    /// No operation waits for a piece: as much is given to the device as keeps its link busy while a call of another thread
-    /// holds the driver, which the registering of memory does for milliseconds.
+    /// For an eager restore, where no operation waits: enough to keep the device's link busy while another thread's call
+    /// holds the driver, as registering memory does for milliseconds.
     const EAGER: Self = Self {
         stride: 4,
         in_flight: 128,
         ahead: 160,
     };
 
-    /// Of a restore behind the program or an eager one; what is not in a registered tier comes piece by piece, through
-    /// buffers of which there are few.
+    /// The limits of a restore while the program runs (`behind`) or an eager one. Without a registered tier pieces
+    /// come one by one, because there are few buffers.
     pub fn of(behind: bool, in_tier: bool) -> Self {
         match (behind, in_tier) {
             (false, true) => Self::EAGER,
@@ -67,7 +68,7 @@ impl Limits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Another worker has it, or loads it, and no claim has come to anything yet.
+    /// Claimed from other workers, without an outcome yet.
     Elsewhere,
     Absent,
     Making,
@@ -85,7 +86,7 @@ struct Slot {
     urgent: bool,
 }
 
-/// Stored pieces of a block that follow each other.
+/// Adjacent stored pieces of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::restore) struct Run {
     pub block: usize,
@@ -93,7 +94,7 @@ pub(in crate::restore) struct Run {
     pub first: usize,
     /// How many.
     pub count: usize,
-    /// Whether somebody waits for them.
+    /// Whether an operation waits for them.
     pub urgent: bool,
 }
 
@@ -109,7 +110,7 @@ pub(in crate::restore) enum UploaderStep {
     Item(Ready),
     /// Look after the copies under way.
     Idle,
-    /// Nothing will come any more.
+    /// No more pieces will come.
     End,
 }
 
@@ -128,34 +129,34 @@ pub(in crate::restore) enum MakerStep {
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]
 pub(in crate::restore) enum MapperStep {
-    /// All content of these blocks is there: map them.
+    /// Map these blocks, whose content is complete.
     Map(Vec<usize>),
-    /// Another worker has this memory of a block, which is to be mapped.
+    /// Map this memory of a block, which another worker has.
     Fetch(usize, Foreign),
     /// Every block is settled.
     End,
 }
 
-/// A block that is mapped at its address now.
+/// A block that has been mapped at its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::restore) struct Arrived {
     pub block: usize,
     pub memory: PhysicalHandle,
-    /// For reading alone: other sessions have the same memory, or may get it.
+    /// Mapped for reading alone: other sessions have the same memory, or may get it.
     pub common: bool,
 }
 
-/// How a restore behind a running program stands.
+/// The state of a restore while the program runs.
 #[derive(Debug, Clone, Default)]
 pub enum Stand {
     /// Data is coming.
     #[default]
     Coming,
-    /// All data is there, and nothing has touched what was not.
+    /// All data is present, and no access to absent data has happened.
     Complete,
-    /// The program has used data before it was there, as the text says: it must be rolled back.
+    /// The program has accessed absent data, as the text says: it must be rolled back.
     Missed(String),
-    /// The data cannot be brought: the program must be rolled back.
+    /// The data cannot be loaded: the program must be rolled back.
     Failed(Arc<EngineError>),
     /// The session is over.
     Cancelled,
@@ -166,7 +167,7 @@ struct State {
     slots: Vec<Slot>,
     order: VecDeque<usize>,
     urgent: VecDeque<usize>,
-    /// Urgent blocks whose memory is to be made first.
+    /// Urgent blocks, whose memory has to be made first.
     make_first: VecDeque<usize>,
     make: VecDeque<usize>,
     full: VecDeque<usize>,
@@ -175,13 +176,13 @@ struct State {
     ready: VecDeque<Ready>,
     ready_urgent: VecDeque<Ready>,
     arrived: Vec<Arrived>,
-    /// Pieces handed out of which the copy is not done.
+    /// Pieces handed out whose copy is not done.
     under_way: usize,
-    /// Pieces that the uploader has not got yet.
+    /// Pieces that the uploader has not received yet.
     pieces_left: usize,
     settled: usize,
     unmade: usize,
-    /// Blocks of which it is not known yet who loads them.
+    /// Blocks in the stage `Elsewhere`.
     elsewhere: usize,
     stand: Stand,
     ended: Option<Instant>,
@@ -193,7 +194,7 @@ pub(in crate::restore) struct Schedule {
     pub flow: Limits,
     state: Mutex<State>,
     changed: Condvar,
-    /// Raised with every arrival and every change of the stand, under the state's lock.
+    /// A counter of arrivals and changes of the stand, changed under the state's lock.
     news: AtomicU64,
     bytes_done: AtomicU64,
 }
@@ -217,7 +218,7 @@ impl State {
             };
             let block = *queue.front()?;
             let slot = &mut self.slots[block];
-            // One that is elsewhere is queued again if it is to be loaded here.
+            // A block that is elsewhere is queued again if it has to be loaded here.
             let over = matches!(
                 slot.stage,
                 Stage::Dropped | Stage::Elsewhere | Stage::Present
@@ -253,7 +254,7 @@ impl State {
 }
 
 impl Schedule {
-    /// Blocks with as many stored pieces as said, to come in `order`, which names each once.
+    /// A schedule of blocks with `pieces[i]` stored pieces each, to come in `order`, which names each block once.
     pub fn new(pieces: &[usize], order: &[usize], flow: Limits) -> Self {
         let slot = |count: &usize| Slot {
             stage: Stage::Absent,
@@ -279,7 +280,7 @@ impl Schedule {
         }
     }
 
-    /// Its state, which the caller has locked, has changed: whoever sees that there sees this number, too.
+    /// Counts a change of the state, which the caller has locked: a thread that sees the change also sees the new number.
     fn changed(&self, _: &mut State) {
         self.news.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
@@ -291,7 +292,7 @@ impl Schedule {
         if !self.changed.wait_until(state, until).timed_out() || state.over() {
             return;
         }
-        // Another worker that brings nothing is not waited for.
+        // Blocks of a worker that delivers nothing are loaded here.
         if !state.take_over_all() {
             let stalls = EngineError::Internal("a step of the restore stalls".to_owned());
             state.stand = Stand::Failed(Arc::new(stalls));
@@ -319,7 +320,7 @@ impl Schedule {
         }
     }
 
-    /// Pieces have been read.
+    /// Adds pieces that have been read.
     pub fn ready(&self, ready: Ready) {
         let mut state = self.state.lock();
         if ready.run.urgent {
@@ -331,7 +332,7 @@ impl Schedule {
         self.changed.notify_all();
     }
 
-    /// What is to be copied; waits only if nothing is under way (`idle`).
+    /// The next pieces to copy; waits for some only if no copy is under way (`idle`).
     pub fn next(&self, idle: bool) -> UploaderStep {
         let mut state = self.state.lock();
         loop {
@@ -368,7 +369,7 @@ impl Schedule {
         }
     }
 
-    /// Pieces of `bytes` bytes in all are on the device.
+    /// Notes that pieces of `bytes` bytes in all have been copied to the device.
     pub fn copied(&self, run: Run, bytes: u64) {
         let block = run.block;
         let mut state = self.state.lock();
@@ -431,7 +432,7 @@ impl Schedule {
         }
     }
 
-    /// A block has memory.
+    /// Notes that a block has memory.
     pub fn made(&self, block: usize) {
         let mut state = self.state.lock();
         state.unmade -= 1;
@@ -443,7 +444,7 @@ impl Schedule {
         self.changed(&mut state);
     }
 
-    /// A block is mapped at its address, with memory behind it.
+    /// Notes that a block has been mapped at its address.
     pub fn present(&self, arrived: Arrived) {
         let mut state = self.state.lock();
         let slot = state.slot(arrived.block);
@@ -456,7 +457,7 @@ impl Schedule {
         self.changed(&mut state);
     }
 
-    /// These blocks are waited for.
+    /// Notes that an operation waits for these blocks.
     pub fn want(&self, blocks: &[usize]) {
         let mut state = self.state.lock();
         for block in blocks {
@@ -473,7 +474,7 @@ impl Schedule {
         self.changed.notify_all();
     }
 
-    /// The program has freed a block; false if it is coming already, and has to be waited for.
+    /// Drops a block that the program has freed; false if it is coming already, and has to be waited for.
     pub fn drop_block(&self, block: usize) -> bool {
         let mut state = self.state.lock();
         let slot = state.slot(block);
@@ -504,7 +505,7 @@ impl Schedule {
             .all(|it| matches!(state.slots[*it].stage, Stage::Present | Stage::Dropped))
     }
 
-    /// Which blocks would fault now.
+    /// Which blocks are absent, so that an access would fault.
     pub fn absent(&self) -> Vec<bool> {
         let state = self.state.lock();
         let there = |it: &Slot| matches!(it.stage, Stage::Present | Stage::Dropped);
@@ -517,12 +518,12 @@ impl Schedule {
         state.settled == state.slots.len()
     }
 
-    /// Whether all memory that the image needs has been made, so that the rest is the program's.
+    /// Whether all memory that the image needs has been made, so that further free memory is the program's.
     pub fn all_made(&self) -> bool {
         self.state.lock().unmade == 0
     }
 
-    /// A number that is another once an arrival can be seen.
+    /// A counter that has changed once an arrival can be seen.
     pub fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
@@ -532,7 +533,7 @@ impl Schedule {
         std::mem::take(&mut self.state.lock().arrived)
     }
 
-    /// Waits until it has ended, `limit` at most, and says how it stands.
+    /// Waits until the restore has ended, `limit` at most; returns its state.
     pub fn await_end(&self, limit: Duration) -> Stand {
         let until = Instant::now() + limit;
         let mut state = self.state.lock();
@@ -540,7 +541,7 @@ impl Schedule {
         state.stand.clone()
     }
 
-    /// Keeps no failure any more, for a caller that tells of it.
+    /// Forgets the failure, which the caller reports.
     pub fn forget(&self) {
         self.state.lock().stand = Stand::Cancelled;
     }
@@ -569,7 +570,7 @@ impl Schedule {
         if !state.over() {
             state.stand = stand;
             state.ended = Some(Instant::now());
-            // Their buffers go back.
+            // Dropping them returns their buffers.
             state.ready.clear();
             state.ready_urgent.clear();
         }

@@ -1,7 +1,8 @@
-//! Content of modules' variables, brought ahead: it is known and its place is there once the modules are, and until the program
-//! runs nothing writes it.
+//! Fills modules' variables ahead of the rest: their memory exists as soon as the modules are loaded, and nothing
+//! writes it before the program runs.
 //!
-//! They are small and many. On a device that other processes use each wait for it takes a turn of theirs.
+//! Variables are small and many, and on a device that other processes use, each wait for the device lasts until it is
+//! this process's turn again.
 
 use std::collections::HashSet;
 
@@ -25,8 +26,9 @@ impl Filled {
     }
 }
 
-/// Fills all variables of the session's modules, through buffers of the driver's own, so that nothing is allocated. None is
-/// filled where the driver has put any elsewhere: memory that mentions it must be refused, which is seen when all content comes.
+/// Fills all variables of the session's modules through the driver's own buffers, so that nothing is allocated. If the
+/// driver has moved any variable, none is filled: memory that contains its address must be refused, and only the load of
+/// all content checks that.
 ///
 /// # Errors
 /// [`EngineError`]: a chunk is missing or damaged, or the driver refuses.

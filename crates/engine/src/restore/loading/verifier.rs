@@ -5,9 +5,9 @@
 //!         └─ loaded ─► copied, noted ─► block full ─► hashed on the device ─┬─ right ─► handed to the program
 //!                                                                           └─ wrong ─► read, hashed, copied again
 //! ```
-//! A processor hashes fewer bytes a second than a link brings. Hash kernels that the worker has loaded before are used; else they
-//! are loaded while the first pieces come, so that the program does not wait for them. The program gets no block whose
-//! hash has not been verified.
+//! A processor hashes fewer bytes a second than a link moves. Hash kernels are loaded while the first pieces come,
+//! unless the worker has loaded them before, so that the program does not wait for them. The program gets no block
+//! whose hash has not been verified.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -23,9 +23,9 @@ use crate::pipeline::STEP_LIMIT;
 use crate::restore::blocks::{Block, address_of};
 use crate::{EngineError, Live};
 
-/// Less data than this is there before the kernels are.
+/// Less data than this has come before the kernels are loaded.
 const WORTH: u64 = 64 << 20;
-/// Pieces of smaller blocks are hashed by the processor: a question to the device takes longer.
+/// Pieces of smaller blocks are hashed by the processor, because asking the device takes longer.
 const SMALL: u64 = 4 << 20;
 
 /// See the module.
@@ -38,8 +38,8 @@ pub(in crate::restore) struct Verifier {
 }
 
 impl Verifier {
-    /// For devices with these contexts, with the kernels that are `loaded` there; none hashes where `able` is
-    /// false, or there is little data and the kernels are not loaded.
+    /// A verifier for devices with these contexts, with the kernels that are `loaded` there. No device hashes if
+    /// `able` is false, or if there is little data and the kernels are not loaded.
     pub fn new(
         driver: &Arc<Driver>,
         contexts: &BTreeMap<u32, ContextHandle>,
@@ -65,7 +65,7 @@ impl Verifier {
         }
     }
 
-    /// Loads the kernels that are not. A device that cannot costs the processor's time.
+    /// Loads the missing kernels. For a device that fails the processor hashes.
     pub fn load(&self) {
         for (device, place) in self.hashers.iter().filter(|it| it.1.get().is_none()) {
             let Some(context) = self.contexts.get(device) else {
@@ -81,22 +81,22 @@ impl Verifier {
         }
     }
 
-    /// Whether `piece` of `block` may be copied unseen; then it must be noted.
+    /// Whether `piece` of `block` may be copied unverified; it must then be noted.
     pub fn takes(&self, block: &Block, piece: usize) -> bool {
         let hasher = self.hashers.get(&block.device).and_then(OnceLock::get);
         let aligned = address_of(&block.stored[piece].0).is_multiple_of(16);
         hasher.is_some() && aligned && block.len >= SMALL
     }
 
-    /// These pieces of block `index` are copied unseen.
+    /// Notes that these pieces of block `index` are copied unverified.
     pub fn note(&self, index: usize, pieces: Range<usize>) {
         self.unseen.lock().entry(index).or_default().extend(pieces);
     }
 
-    /// Sees to it that every piece of full blocks, which lie at their places in `window`, is what it should be.
+    /// Verifies every unverified piece of full blocks, which lie at their places in `window`, and loads wrong ones again.
     ///
     /// # Errors
-    /// The device fails, or what is stored is damaged.
+    /// The device fails, or the stored data is damaged.
     pub fn check(
         &self,
         full: &[usize],

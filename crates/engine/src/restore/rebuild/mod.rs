@@ -1,4 +1,4 @@
-//! A session's objects made again in the driver, after it is known that this host suits.
+//! Rebuilds a session's objects in the driver, after checking that this host suits.
 
 pub(super) mod objects;
 pub(super) mod preconditions;

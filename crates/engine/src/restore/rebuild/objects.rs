@@ -1,4 +1,4 @@
-//! Making a session's objects again: each kind after those it refers to.
+//! Rebuilds a session's objects, each kind after those it refers to.
 
 use fermata_abi::op::{Address, ContextId, HostKind};
 use std::collections::BTreeSet;
@@ -15,15 +15,15 @@ use crate::share::event_handle;
 use crate::steps::Steps;
 use crate::{EngineError, Live, Site, places};
 
-/// Makes what takes no memory of the program: it can be there before the program's turn comes.
+/// Makes the objects that take no memory of the program, which may be done ahead of the restore.
 pub(in crate::restore) fn without_memory(
     session: &mut Session,
     live: &mut Live,
     steps: &mut Steps,
 ) -> Result<(), EngineError> {
     first_contexts(session, live)?;
-    // Modules come before any other memory, so that the driver has the same choice of addresses as before. Contexts that
-    // were made between them are made there again.
+    // Modules come before any other memory, so that the driver chooses the same addresses as before. Contexts that were
+    // made between modules are made at the same point again.
     steps.time("objects.modules", || modules(session, live))?;
     peers(session, live)?;
     steps.time("objects.functions", || functions(session, live))?;
@@ -31,7 +31,7 @@ pub(in crate::restore) fn without_memory(
     steps.time("objects.streams", || streams(session, live))
 }
 
-/// Makes the rest, but for content. Blocks that may come late are left without memory, and named in `late`.
+/// Makes the other objects, without content. Blocks that may come on demand get no memory, and are added to `late`.
 pub(in crate::restore) fn with_memory(
     site: &mut Site,
     late: &mut Blocks,
@@ -39,7 +39,7 @@ pub(in crate::restore) fn with_memory(
 ) -> Result<(), EngineError> {
     let Site { session, live } = site;
     places::check(session, live)?;
-    // Whether memory mentions a variable that has moved must be known before the program runs.
+    // If a variable has moved, all content must be searched for its address before the program runs.
     match live.moved.is_empty() {
         true => late_allocations(session, live, late)?,
         false => allocations(session, live)?,
@@ -57,18 +57,18 @@ pub(in crate::restore) fn with_memory(
     Ok(())
 }
 
-/// Has the code of all kernels brought to their devices now, which a driver does at a kernel's first launch.
+/// Has the driver load the code of all kernels onto their devices now; else it does so at a kernel's first launch.
 pub(in crate::restore) fn bring_code(live: &mut Live) {
     let functions: Vec<LiveFunction> = live.functions.values().copied().collect();
     for function in functions {
-        // What does not come now comes at the launch, or fails there.
+        // If this fails, the launch loads the code, or fails.
         if live.enter(function.context).is_ok() {
             let _ = live.driver.load_function(function.handle);
         }
     }
 }
 
-/// Those that were there before all modules.
+/// The contexts that were made before all modules.
 fn first_contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, _) in session.contexts.iter() {
         if !session.context_places.contains_key(&handle) {
@@ -119,7 +119,7 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                 let Some(kept) = session.kept().get(&serial) else {
                     continue;
                 };
-                // The program knows it no more; it is there for the places of what comes after it.
+                // The program has unloaded this module; it is loaded so that later modules get their places.
                 let loaded = module(session, live, &named, kept.context, &kept.image)?;
                 live.kept.insert(serial, (loaded, kept.context));
                 continue;
@@ -158,7 +158,7 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// What messages call a module. One that the program has unloaded has no handle any more.
+/// The name of a module in messages. A module that the program has unloaded has no handle any more.
 fn named(module: Loaded) -> String {
     match module {
         Loaded::Module(handle) => format!("module {handle:#x}"),
@@ -279,7 +279,7 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
             .map_err(EngineError::driver(operation))?;
         live.memories.insert(handle, made);
     }
-    // First what others wait for.
+    // Offers come first, because other workers wait for them.
     live.share_all(session)?;
     for (handle, from) in &session.sharing.fetched {
         let known = session.memories.get(*handle)?;
@@ -321,7 +321,7 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
 
 fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (address, region) in session.host_regions.iter() {
-        // The program brings it.
+        // The program sends its file.
         if region.kind == HostKind::Shared {
             continue;
         }
@@ -361,7 +361,7 @@ fn streams(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Events, those apart that other processes share.
+/// Makes events, except those of other processes.
 fn events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, event) in session.events.iter() {
         if session.sharing.opened.contains_key(&handle) {
@@ -385,7 +385,7 @@ fn events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Events that other processes share. What was recorded has completed, for all of them.
+/// Opens the events of other processes. All their recordings have completed.
 fn opened_events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, from) in &session.sharing.opened {
         let context = session.events.get(*handle)?.context;
@@ -411,7 +411,7 @@ fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     }
     for (handle, array) in session.arrays.iter() {
         if live.arrays.contains_key(&handle) {
-            // A level of one of those.
+            // It is a level of a mipmapped array.
             continue;
         }
         let operation = format!("make array {handle:#x}");
@@ -437,7 +437,7 @@ fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, it) in session.executables.iter() {
         if !is_whole(session, &it.graph) {
-            // Until it is updated, which makes it anew, nobody may launch it.
+            // The program may not launch it until it has updated it, which makes it again.
             continue;
         }
         let operation = format!("instantiate graph {handle:#x}");
@@ -447,8 +447,8 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Whether what it refers to is there: a program may have unloaded a module or destroyed an event, an array or a context
-/// meanwhile.
+/// Whether everything that a graph refers to still exists: a program may have unloaded a module or destroyed an event, an
+/// array or a context since.
 fn is_whole(session: &Session, graph: &Graph) -> bool {
     let lives =
         |context: ContextId| context == ContextId::NULL || session.contexts.contains(context);

@@ -1,4 +1,4 @@
-//! What can be checked before anything is made.
+//! Checks that an image fits itself and this host, before any object is made.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use fermata_store::image::ChunkTable;
 
 use crate::{CHUNK, EngineError};
 
-/// Every chunk must fall into a buffer of the session.
+/// Checks that every chunk lies in a buffer of the session.
 pub(in crate::restore) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineError> {
     let buffers: HashMap<u64, u64> = session
         .buffers()
@@ -35,7 +35,7 @@ pub(in crate::restore) fn table(session: &Session, table: &ChunkTable) -> Result
     Ok(())
 }
 
-/// The devices here must be able to hold the session.
+/// Checks that the devices of this host can hold the session.
 pub(in crate::restore) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError> {
     let used = |index: usize| {
         let contexts = session

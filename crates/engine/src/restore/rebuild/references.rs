@@ -1,12 +1,12 @@
-//! Binding the references of modules again: kernels reach textures and surfaces by them without a parameter.
+//! Binds texture and surface references of modules again, through which kernels use them without a parameter.
 
 use fermata_state::Session;
 
 use super::textures::lives;
 use crate::{EngineError, Live};
 
-/// Binds what was bound to arrays and memory that are there. What a program has freed since stays unbound, as nothing may
-/// read it.
+/// Binds the references whose arrays and memory exist. A reference to memory that the program has freed stays unbound,
+/// because no kernel may read it.
 pub(super) fn rebind(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (key, texture) in &session.references {
         let resource = &texture.resource;

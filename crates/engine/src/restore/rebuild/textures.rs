@@ -1,8 +1,8 @@
-//! Texture and surface objects, which must come back with their numbers: kernels get them among their parameters, and
-//! programs keep them in memory.
+//! Rebuilds texture and surface objects with the numbers they had, because kernels get them as parameters, and programs
+//! keep them in memory.
 //!
-//! A driver counts its objects up. So objects are made until one has the number that is wanted; those before it
-//! stand where objects stood that the program has destroyed, and go when all are there.
+//! A driver numbers its objects upwards. So objects are made until one has the wanted number. Those in between stand for
+//! objects that the program has destroyed, and are destroyed at the end.
 
 use fermata_abi::op::{Address, TextureId};
 use fermata_device::DriverError;
@@ -10,7 +10,7 @@ use fermata_state::{Session, TextureKey};
 
 use crate::{EngineError, Live};
 
-/// Objects that are made for one that is wanted, at most.
+/// The most objects that are made to get one number.
 const MOST: usize = 1 << 16;
 
 /// Makes all objects of a session whose arrays and memory are there.
@@ -53,7 +53,7 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
     Ok(())
 }
 
-/// Makes objects until one has the number `wanted`; whether that was so. The others are added to `before`.
+/// Makes objects until one has the number `wanted`; false if none gets it. The others are added to `before`.
 fn reach(
     wanted: TextureId,
     mut make: impl FnMut() -> Result<TextureId, DriverError>,
@@ -72,7 +72,7 @@ fn reach(
     Ok(false)
 }
 
-/// Whether memory of the session is at an address.
+/// Whether the session has memory at an address.
 pub(super) fn lives(session: &Session, address: Address) -> bool {
     let mapped = session.mappings.at_or_below(address);
     let shared = session.host_regions.at_or_below(address);

@@ -1,5 +1,4 @@
-//! Blocks that are asked for elsewhere: another worker has them, or is about to, and they are mapped here when it has; or they
-//! are loaded here after all.
+//! Blocks that are claimed from other workers: each is mapped here when another worker has it, or else loaded here.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -8,7 +7,7 @@ use super::{Schedule, Stage, State};
 use crate::restore::common::foreign::Foreign;
 
 impl State {
-    /// True if the block was elsewhere.
+    /// Takes a block over to be loaded here; true if it was elsewhere.
     fn take_over(&mut self, block: usize) -> bool {
         let slot = self.slot(block);
         if slot.stage != Stage::Elsewhere {
@@ -31,7 +30,7 @@ impl State {
         true
     }
 
-    /// All blocks that are elsewhere, and of which nothing has come, are loaded here; false if there are none.
+    /// Takes all blocks over that are elsewhere and have not come; false if there are none.
     pub(super) fn take_over_all(&mut self) -> bool {
         let mut any = false;
         for block in 0..self.slots.len() {
@@ -43,8 +42,8 @@ impl State {
 }
 
 impl Schedule {
-    /// These blocks, of which nothing has come yet, are asked for elsewhere: each is [`Self::fetched`] then, or
-    /// [`Self::take_over`] says that it is loaded here.
+    /// Marks blocks as elsewhere, none of which has begun to come. Each then ends with [`Self::fetched`], or with
+    /// [`Self::take_over`] if it is loaded here.
     pub fn ask_elsewhere(&self, blocks: &[usize]) {
         let mut state = self.state.lock();
         for block in blocks {
@@ -56,7 +55,7 @@ impl Schedule {
         }
     }
 
-    /// Another worker has a block: this is its memory. False if it is loaded here already.
+    /// Takes the memory of a block that another worker has. False if the block is loaded here already.
     pub fn fetched(&self, block: usize, memory: OwnedFd) -> bool {
         let mut state = self.state.lock();
         let waits = state.slots[block].stage == Stage::Elsewhere;
@@ -68,26 +67,26 @@ impl Schedule {
         waits
     }
 
-    /// A block that was asked for elsewhere is loaded here. False if it is already.
+    /// Loads a block here that was elsewhere. False if it is loaded here already.
     pub fn take_over(&self, block: usize) -> bool {
         let taken = self.state.lock().take_over(block);
         self.changed.notify_all();
         taken
     }
 
-    /// All blocks that are elsewhere are loaded here.
+    /// Loads all blocks here that are elsewhere.
     pub fn take_over_all(&self) {
         self.state.lock().take_over_all();
         self.changed.notify_all();
     }
 
-    /// Whether every block is settled, and the address space knows of it.
+    /// Whether every block is settled, and the address space has been told.
     pub fn is_adopted(&self) -> bool {
         let state = self.state.lock();
         state.settled == state.slots.len() && state.arrived.is_empty()
     }
 
-    /// `bytes` have come from another worker.
+    /// Counts `bytes` that have come from another worker.
     pub fn count(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! The profile of an image, learnt by earlier restores: the order of first use of its memory, and the mis-speculations
-//! of its kernels.
+//! The profile of an image: the order of first use of its memory, begun by the capture and improved by each restore, and what restores have
+//! learnt of its kernels' mis-speculations.
 //!
 //! | bytes | what |
 //! | --- | --- |

@@ -1,0 +1,176 @@
+//! The working set: memory that the program wrote most often shortly before the stop. A restored program goes on from there, so these
+//! pages are brought before others ([`crate::demand`]).
+//!
+//! The passes of the tracker tell it without further cost. The file `working-set-PID.img` beside CRIU's has it:
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 8 | `FERMWSET` |
+//! | each: 8, 8 | address, and bytes, of pages; the first to be brought comes first |
+//!
+//! All numbers are little-endian. It is advice: what is no page of the image is passed over.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::PAGE;
+
+const MAGIC: &[u8; 8] = b"FERMWSET";
+/// Written pages that lie in the same so many bytes are brought together.
+const WINDOW: u64 = 64 << 10;
+/// Bytes of a working set at most: bringing them takes about 20 ms.
+const MOST: u64 = 32 << 20;
+
+/// What passes have found to be written.
+#[derive(Debug, Default)]
+pub(crate) struct WorkingSet {
+    /// By address.
+    windows: BTreeMap<u64, Window>,
+    passes: u32,
+}
+
+#[derive(Debug)]
+struct Window {
+    /// From the first to the last page that was written.
+    range: Range<u64>,
+    /// How many passes have found one.
+    count: u32,
+    /// The last of them.
+    last: u32,
+}
+
+impl WorkingSet {
+    /// What is noted from now on was found by another pass.
+    pub fn begin_pass(&mut self) {
+        self.passes += 1;
+    }
+
+    /// The program has written `ranges` since the pass before.
+    pub fn note(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let start = at & !(WINDOW - 1);
+                let part = at..range.end.min(start + WINDOW);
+                at = part.end;
+                let window = self.windows.entry(start).or_insert_with(|| Window {
+                    range: part.clone(),
+                    count: 0,
+                    last: 0,
+                });
+                window.range.start = window.range.start.min(part.start);
+                window.range.end = window.range.end.max(part.end);
+                if window.last != self.passes {
+                    window.last = self.passes;
+                    window.count += 1;
+                }
+            }
+        }
+    }
+
+    /// The pages that were written most often, and of those the ones written last, first.
+    pub fn hottest(self) -> Vec<Range<u64>> {
+        let mut windows: Vec<Window> = self.windows.into_values().collect();
+        windows.sort_by_key(|it| (Reverse(it.count), Reverse(it.last), it.range.start));
+        let mut bytes = 0;
+        let fits = |it: &Range<u64>| {
+            bytes += it.end - it.start;
+            bytes <= MOST
+        };
+        windows
+            .into_iter()
+            .map(|it| it.range)
+            .take_while(fits)
+            .collect()
+    }
+}
+
+fn path(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("working-set-{pid}.img"))
+}
+
+/// Puts the working set of the process that CRIU knows as `pid` beside CRIU's files in `dir`.
+pub(crate) fn write(dir: &Path, pid: u32, ranges: &[Range<u64>]) -> io::Result<()> {
+    let mut bytes = MAGIC.to_vec();
+    for range in ranges {
+        bytes.extend(range.start.to_le_bytes());
+        bytes.extend((range.end - range.start).to_le_bytes());
+    }
+    fs::write(path(dir, pid), bytes)
+}
+
+/// The working set in `dir`; an empty one if there is none.
+pub(crate) fn read(dir: &Path, pid: u32) -> Vec<Range<u64>> {
+    let bytes = fs::read(path(dir, pid)).unwrap_or_default();
+    let Some(body) = bytes.strip_prefix(MAGIC) else {
+        return Vec::new();
+    };
+    let (words, _) = body.as_chunks::<8>();
+    let pages = |pair: &[[u8; 8]; 2]| {
+        let [start, bytes] = pair.map(u64::from_le_bytes);
+        let end = start.checked_add(bytes)?;
+        let whole = start.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        (whole && bytes > 0).then_some(start..end)
+    };
+    words.as_chunks::<2>().0.iter().filter_map(pages).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(from: u64, to: u64) -> Range<u64> {
+        from * PAGE..to * PAGE
+    }
+
+    #[test]
+    fn what_was_written_most_often_comes_first() {
+        let mut set = WorkingSet::default();
+        set.begin_pass();
+        set.note(&[pages(1, 2), pages(40, 41), pages(70, 90)]);
+        set.begin_pass();
+        // The same window twice in one pass counts once.
+        set.note(&[pages(4, 5), pages(6, 7), pages(100, 101)]);
+        let all = [
+            pages(1, 7),
+            pages(100, 101),
+            pages(40, 41),
+            pages(70, 80),
+            pages(80, 90),
+        ];
+        assert_eq!(set.hottest(), all);
+    }
+
+    #[test]
+    fn a_program_that_writes_everything_has_a_working_set_of_limited_size() {
+        let mut set = WorkingSet::default();
+        set.begin_pass();
+        set.note(&[pages(0, 2 * MOST / PAGE)]);
+        let bytes: u64 = set.hottest().iter().map(|it| it.end - it.start).sum();
+        assert_eq!(bytes, MOST);
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_anything_else_is_passed_over() {
+        let dir = tempfile::tempdir().expect("a folder");
+        assert!(read(dir.path(), 7).is_empty());
+        let set = [pages(9, 12), pages(2, 3)];
+        write(dir.path(), 7, &set).expect("written");
+        assert_eq!(read(dir.path(), 7), set);
+        let file = path(dir.path(), 7);
+        let whole = fs::read(&file).expect("read");
+        fs::write(&file, &whole[..whole.len() - 3]).expect("written");
+        assert_eq!(read(dir.path(), 7), set[..1]);
+        let mut odd = whole.clone();
+        odd[8] = 1;
+        odd[16 + 7] = 0xff;
+        fs::write(&file, odd).expect("written");
+        assert_eq!(read(dir.path(), 7), set[1..]);
+        fs::write(&file, b"something else").expect("written");
+        assert!(read(dir.path(), 7).is_empty());
+    }
+}

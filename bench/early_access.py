@@ -29,7 +29,7 @@ from measure import CHECKABLE, TREE, Daemon, document, facts, wait_for
 STEPS, HELD_AT = 200, 50
 
 
-class Astray(Daemon):
+class EarlyAccess(Daemon):
     def __init__(self, work, images, mib, device, go):
         super().__init__(work, images, HOLD_AT=str(HELD_AT), HOLD_UNTIL=str(go), **CHECKABLE)
         self.go, self.device = go, ["--device", device]
@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=3, help="restores with and without checks, in turn")
     args = parser.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(dir=args.disk))
-    daemon = Astray(work / "daemon", work / "images", args.mib, args.device, work / "go")
+    daemon = EarlyAccess(work / "daemon", work / "images", args.mib, args.device, work / "go")
     report = {**facts(), "mib": args.mib, "device": args.device, "restores": []}
     try:
         report["straight"] = daemon.straight()

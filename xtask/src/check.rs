@@ -13,6 +13,7 @@ const LINES: usize = 800;
 
 /// The table of what is read from the environment.
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
+const SOFTGPU_SETTINGS: &str = "crates/softgpu/src/settings.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
 const EDGES: [(&str, &[&str]); 26] = [
@@ -91,6 +92,7 @@ pub fn all(root: &Path) -> Result<()> {
         traces(root, path, &mut findings);
         settings(root, path, &known, &mut findings);
     }
+    of_software_gpu(root, &known, &mut findings)?;
     if findings.is_empty() {
         println!("check: {} files, nothing found", files.len());
         return Ok(());
@@ -263,6 +265,21 @@ fn settings(root: &Path, path: &Path, known: &str, findings: &mut Vec<String>) {
             ));
         }
     }
+}
+
+/// Every variable that the software GPU names in the head of its settings is in the table.
+fn of_software_gpu(root: &Path, known: &str, findings: &mut Vec<String>) -> Result<()> {
+    let text = std::fs::read_to_string(root.join(SOFTGPU_SETTINGS));
+    let text = text.with_context(|| format!("cannot read {SOFTGPU_SETTINGS}"))?;
+    let row = |line: &str| Some(line.strip_prefix("//! | `")?.split_once('`')?.0.to_owned());
+    for name in text.lines().filter_map(row) {
+        if !known.contains(&format!("\"FERMATA_SOFTGPU_{name}\"")) {
+            findings.push(format!(
+                "{SOFTGPU_SETTINGS}: FERMATA_SOFTGPU_{name} is not in {SETTINGS}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Nothing of the machine a file was written on, nor of the registry it used, may be committed.

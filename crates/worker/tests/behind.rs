@@ -266,10 +266,10 @@ fn a_session_whose_data_is_coming_is_not_saved() {
 
 /// A program whose kernel touches the buffer behind the one that it names, which is not there; the answer for which the
 /// program waits must not come. How it was caught, if it was.
-fn strays(image: &Image, check: LoadCheck, stray: &dyn Fn(&Program)) -> Option<Restoring> {
+fn mis_speculates(image: &Image, check: LoadCheck, act: &dyn Fn(&Program)) -> Option<Restoring> {
     let (mut worker, hold) = image.load_checking(check);
     let program = worker.attach();
-    stray(&program);
+    act(&program);
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| program.ask(&Op::ContextSync { context: CONTEXT }));
         wait_held(&mut worker);
@@ -288,7 +288,7 @@ fn strays(image: &Image, check: LoadCheck, stray: &dyn Fn(&Program)) -> Option<R
 }
 
 /// A few words more than the buffer has.
-fn stray(image: &Image, program: &Program) {
+fn touch_absent(image: &Image, program: &Program) {
     let words = (BUFFER / 4) as u32 + 64;
     program.launch_add(image.large[0], 1, words, LEGACY);
 }
@@ -297,13 +297,17 @@ fn stray(image: &Image, program: &Program) {
 fn after_memory_is_touched_that_is_not_there_no_answer_comes() {
     let image = Image::make();
     assert_eq!(image.large[1], image.large[0] + BUFFER, "neighbours");
-    let once = |_| strays(&image, LoadCheck::Off, &|program| stray(&image, program));
+    let once = |_| {
+        mis_speculates(&image, LoadCheck::Off, &|program| {
+            touch_absent(&image, program)
+        })
+    };
     let caught = (0..TRIES).find_map(once).expect("it is not caught");
     assert_eq!(caught.misses, []);
     // Which kernel it was is known to the next restore, which lets it wait for everything.
     let (mut worker, hold) = image.load();
     let program = worker.attach();
-    stray(&image, &program);
+    touch_absent(&image, &program);
     let sync = program
         .producer
         .request(&Op::ContextSync { context: CONTEXT }, None);
@@ -379,7 +383,7 @@ fn wants_too_much(program: &Program) {
 fn a_kernel_that_checks_itself_is_named_and_waits_for_what_it_touched_and_for_no_more() {
     let image = Image::make();
     let first = image.large[0];
-    let once = |_| strays(&image, LoadCheck::Ptx, &|program| cross(program, first));
+    let once = |_| mis_speculates(&image, LoadCheck::Ptx, &|program| cross(program, first));
     let caught = (0..TRIES).find_map(once).expect("it is not caught");
     check_miss(&image, &caught);
 
@@ -410,7 +414,7 @@ fn a_kernel_that_checks_itself_is_named_and_waits_for_what_it_touched_and_for_no
 }
 
 #[test]
-fn a_replayed_graph_that_strays_is_named_by_its_kernel() {
+fn a_replayed_graph_that_mis_speculates_is_named_by_its_kernel() {
     let image = Image::make_with(&|program, first| {
         let from = first + BUFFER - u64::from(SIDE) * 4;
         let mut params = from.to_le_bytes().to_vec();
@@ -424,7 +428,7 @@ fn a_replayed_graph_that_strays_is_named_by_its_kernel() {
             stream: LEGACY,
         });
     };
-    let once = |_| strays(&image, LoadCheck::Ptx, &launch);
+    let once = |_| mis_speculates(&image, LoadCheck::Ptx, &launch);
     let caught = (0..TRIES).find_map(once).expect("it is not caught");
     check_miss(&image, &caught);
     let (mut worker, hold) = image.load_checking(LoadCheck::Ptx);

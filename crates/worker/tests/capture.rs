@@ -36,7 +36,7 @@ fn a_graph_whose_kernel_stores_outside_is_found_by_its_instrumented_form_and_it_
         let counts = (told.checked, told.unchecked, told.violations);
         assert_eq!(counts, (1, 0, 1), "{told:?}");
         let (miss, last) = (&told.misses[0], scene.last());
-        assert_eq!((miss.kernel.as_str(), miss.address), ("stray", last));
+        assert_eq!((miss.kernel.as_str(), miss.address), ("outside", last));
         assert_eq!(scene.words_in("first"), (1000, 1), "known: {known}");
 
         scene.fill(&program, 101);
@@ -156,7 +156,7 @@ fn found_and_learnt(validate: Validate) {
     scene.fill(&program, 1);
     let program = scene.begin(program, "first", validate);
     scene.wait_first();
-    scene.stray(&program, 1000);
+    scene.store_outside(&program, 1000);
     let ended = scene.end();
     assert_eq!(ended, FromWorker::Overtaken { buffers: 1 });
     let (program, totals) = scene.stop(program, "first");
@@ -164,7 +164,7 @@ fn found_and_learnt(validate: Validate) {
     assert!(told.by == Validate::Content || told.by == Validate::Both);
     if validate != Validate::Content {
         assert_eq!((told.checked, told.unchecked, told.violations), (1, 0, 1));
-        assert_eq!(told.misses[0].kernel, "stray");
+        assert_eq!(told.misses[0].kernel, "outside");
         assert_eq!(told.misses[0].address, scene.last());
     }
     assert_eq!(scene.words_in("first"), (1000, 1));
@@ -173,7 +173,7 @@ fn found_and_learnt(validate: Validate) {
     scene.fill(&program, 101);
     let program = scene.begin(program, "second", validate);
     scene.wait_first();
-    scene.stray(&program, 2000);
+    scene.store_outside(&program, 2000);
     let FromWorker::Saved(totals) = scene.end() else {
         panic!("it was overtaken again")
     };
@@ -207,7 +207,7 @@ fn nothing_finds_nothing() {
     scene.fill(&program, 1);
     let program = scene.begin(program, "image", Validate::Off);
     scene.wait_first();
-    scene.stray(&program, 1000);
+    scene.store_outside(&program, 1000);
     let FromWorker::Saved(totals) = scene.end() else {
         panic!("there is an image")
     };
@@ -489,7 +489,7 @@ fn what_is_overtaken_twice_is_captured_at_its_end() {
         let halves = other.to_le_bytes();
         program.write(scene.table, &halves[..4]);
         program.write(scene.table + 4, &halves[4..]);
-        scene.stray(&program, 1000);
+        scene.store_outside(&program, 1000);
         let ended = scene.end();
         assert_eq!(ended, FromWorker::Overtaken { buffers: 1 }, "{image}");
         (program, _) = scene.stop(program, image);

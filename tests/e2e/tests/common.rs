@@ -38,7 +38,7 @@ const WRITER: Kind = Kind {
 };
 const FIELD: u64 = 600 * 600 * 4;
 /// Writes buffers that nothing names, of 2.4 MB each.
-const STRAYING: Kind = Kind {
+const MIS_SPECULATING: Kind = Kind {
     program: "overrun",
     options: &["--size", "600000", "--steps", "100"],
     held_at: 50,
@@ -272,7 +272,7 @@ fn what_one_writes_is_its_own_and_the_others_go_on_with_what_they_have() -> Resu
 
 #[test]
 fn a_write_that_was_not_foreseen_is_rolled_back_and_remembered() -> Result<()> {
-    let common = Common::new(&STRAYING, &[])?;
+    let common = Common::new(&MIS_SPECULATING, &[])?;
     common.restore(&["a", "b"])?;
     common.wait_common("b", 6 * 2_400_000)?;
     common.signal("b", Signal::STOP)?;
@@ -432,7 +432,7 @@ fn the_end_of_a_daemon_costs_no_session_anything() -> Result<()> {
 
 #[test]
 fn an_unforeseen_write_after_the_end_of_a_daemon_is_rolled_back_by_the_next() -> Result<()> {
-    let common = Common::new(&STRAYING, &[])?;
+    let common = Common::new(&MIS_SPECULATING, &[])?;
     common.restore(&["a"])?;
     common.scene.kill_daemon()?;
     common.scene.let_go()?;

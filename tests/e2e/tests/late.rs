@@ -21,12 +21,12 @@ struct Kind {
 }
 
 /// Reaches from one buffer into others, of 4 MB each, and names none of them.
-const STRAYING: Kind = Kind {
+const MIS_SPECULATING: Kind = Kind {
     program: "overrun",
     options: &["--size", "1000000", "--steps", "200"],
     link: "8M",
 };
-const STRAYING_BUFFER: u64 = 4_000_000;
+const OVERRUN_BUFFER: u64 = 4_000_000;
 /// The same with buffers of 2.4 MB, each in a block of its own.
 const CAUGHT: Kind = Kind {
     program: "overrun",
@@ -143,11 +143,11 @@ impl Late {
 }
 
 #[test]
-fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
-    let late = Late::new(&STRAYING)?;
+fn a_kernel_that_mis_speculates_is_caught_rolled_back_and_remembered() -> Result<()> {
+    let late = Late::new(&MIS_SPECULATING)?;
     late.scene.let_go()?;
     // What the kernel names, and one buffer more.
-    late.hold.only(COPIES, 2 * STRAYING_BUFFER);
+    late.hold.only(COPIES, 2 * OVERRUN_BUFFER);
     late.scene
         .fermata()
         .restore("image", "first", Device::Soft)?;
@@ -187,7 +187,7 @@ fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
 fn a_kernel_that_checks_itself_is_named_and_no_other_restore_is_rolled_back() -> Result<()> {
     let late = Late::new(&CAUGHT)?;
     late.scene.let_go()?;
-    // It strays to each of the other buffers: one that is missing is enough.
+    // It touches each of the other buffers: one that is missing is enough.
     let most = BUFFERS - 1;
     late.hold.only(COPIES, 2 * CAUGHT_BUFFER);
     let fermata = late.scene.fermata();

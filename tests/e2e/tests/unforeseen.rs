@@ -215,9 +215,11 @@ fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() ->
     for (breaker, options) in plain.into_iter().chain(replayed) {
         let name = breaker.name;
         let subject = Subject::start(breaker, options)?;
-        let strayed =
+        let mis_speculated =
             |told: &serde_json::Value| Ok(count(&told["device"]["validation"]["violations"])? > 0);
-        let (image, told) = subject.pause_until("ptx", "image", strayed).context(name)?;
+        let (image, told) = subject
+            .pause_until("ptx", "image", mis_speculated)
+            .context(name)?;
         let validation = &told["device"]["validation"];
         let unchecked = count(&validation["unchecked"])?;
         ensure!(unchecked == 0, "{name}: {validation}");

@@ -127,7 +127,7 @@ driver_api! {
     ) {
         let mut new = kernel_node(&params.get()?)?;
         new.attributes = kernel(of(node))?.attributes;
-        session()?.graphs.lock().set_exec(exec, of(node), NodeKind::Kernel(new))
+        set_kernels(exec, node, NodeKind::Kernel(new))
     }
 
     fn cuGraphExecMemcpyNodeSetParams(
@@ -165,7 +165,7 @@ driver_api! {
         child: sys::CUgraph,
     ) {
         let child = child_of(child)?;
-        session()?.graphs.lock().set_exec(exec, of(node), child)
+        set_kernels(exec, node, child)
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(
@@ -208,6 +208,13 @@ driver_api! {
         let path = graphs.path(of(node))?;
         enabled.set(c_uint::from(!graphs.exec(exec)?.disabled.contains(&path)))
     }
+}
+
+/// Gives a node that has kernels other parameters.
+fn set_kernels(exec: sys::CUgraphExec, node: sys::CUgraphNode, kind: NodeKind) -> Result {
+    let mut graphs = session()?.graphs.lock();
+    graphs.set_exec(exec, of(node), kind)?;
+    lower::kernels_changed(of(exec), graphs.exec(exec)?)
 }
 
 fn instantiate(graph: sys::CUgraph, flags: u64) -> Result<sys::CUgraphExec> {

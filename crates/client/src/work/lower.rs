@@ -32,6 +32,8 @@ use crate::work::capture::PLAIN;
 const INLINE: usize = 16 << 10;
 /// Updates up to this size do, and are not waited for: programs that change parameters do so before every launch.
 const POSTED: usize = 64 << 10;
+/// Changed kernels that are posted before the launch.
+const TOGETHER: usize = 3;
 
 /// Makes the worker's executable graph `handle` what `exec` says, if it is not.
 pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
@@ -39,16 +41,7 @@ pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
         return Ok(());
     }
     let stale = exec.stale;
-    if stale == Stale::Kernels
-        && let Some(encoded) = changed_kernels(exec)
-    {
-        let kernels = Blob::Inline(&encoded);
-        link::post(&Op::GraphSetKernels {
-            exec: handle,
-            kernels,
-        })?;
-        exec.changed.clear();
-        exec.stale = Stale::No;
+    if post_kernels(handle, exec)? {
         return Ok(());
     }
     let encoded = encode(session, exec)?;
@@ -75,6 +68,32 @@ pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
     exec.changed.clear();
     exec.stale = Stale::No;
     Ok(())
+}
+
+/// Kernels of an executable graph have got other parameters: posts them when there are some, so that the worker changes them while
+/// the program goes on with the next ones. The others come with the launch.
+pub fn kernels_changed(handle: ExecId, exec: &mut Exec) -> Result {
+    if exec.changed.len() >= TOGETHER {
+        post_kernels(handle, exec)?;
+    }
+    Ok(())
+}
+
+/// Posts the kernels that have changed; false if that does not make the worker's graph what `exec` says.
+fn post_kernels(handle: ExecId, exec: &mut Exec) -> Result<bool> {
+    if exec.stale != Stale::Kernels {
+        return Ok(false);
+    }
+    let Some(encoded) = changed_kernels(exec) else {
+        return Ok(false);
+    };
+    link::post(&Op::GraphSetKernels {
+        exec: handle,
+        kernels: Blob::Inline(&encoded),
+    })?;
+    exec.changed.clear();
+    exec.stale = Stale::No;
+    Ok(true)
 }
 
 /// The kernels that have changed, if the worker's graph has been lowered in order to name them, and they are few.

@@ -354,7 +354,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_SOFTGPU_CUDA_VERSION",
         Worker,
         Capability,
-        "CUDA version that the software GPU says its driver is of, as `major.minor`",
+        "CUDA version that the software GPU reports, as `major.minor`",
         "13.0",
     ),
     setting(
@@ -379,6 +379,13 @@ pub const SETTINGS: &[Setting] = &[
         "never",
     ),
     setting(
+        "FERMATA_SOFTGPU_BLOCK_WAIT",
+        Worker,
+        Number,
+        "seconds without an end of a block after which a kernel of the software GPU is stopped whose blocks poll memory while others cannot begin; 0: never",
+        "300",
+    ),
+    setting(
         "FERMATA_SOFTGPU_QUEUE",
         Worker,
         Number,
@@ -390,7 +397,7 @@ pub const SETTINGS: &[Setting] = &[
         Worker,
         Any,
         "how many pairs of multiprocessors each cluster of processors of the software GPU has, 8 together: `3,5`",
-        "not told",
+        "programs are not told where multiprocessors lie",
     ),
     setting(
         "FERMATA_SOFTGPU_FAIL_ALLOC",

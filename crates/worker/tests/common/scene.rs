@@ -20,14 +20,14 @@ pub const BUFFERS: u64 = 24;
 /// Chunks that are copied before the rest is let go.
 pub const FIRST: u64 = 4;
 pub const MODULE: ModuleId = ModuleId::from_raw(0x301);
-pub const STRAY: FunctionId = FunctionId::from_raw(0x302);
+pub const OUTSIDE: FunctionId = FunctionId::from_raw(0x302);
 pub const EXEC: ExecId = ExecId::from_raw(0x600);
 
 /// Stores `value` where the address in `table` leads.
 pub const PTX: &[u8] = b".version 7.0
 .target sm_75
 .address_size 64
-.visible .entry stray(.param .u64 table, .param .u32 value)
+.visible .entry outside(.param .u64 table, .param .u32 value)
 {
     .reg .b32 %r1;
     .reg .b64 %d<4>;
@@ -62,7 +62,7 @@ impl Scene {
         let program = worker.attach();
         program.set_up();
         program.load(MODULE, PTX);
-        program.kernel(STRAY, MODULE, "stray");
+        program.kernel(OUTSIDE, MODULE, "outside");
         let table = program.alloc(4096);
         let buffers: Vec<u64> = (0..count).map(|_| program.alloc(CHUNK)).collect();
         if let Some(last) = buffers.last() {
@@ -219,12 +219,12 @@ impl Scene {
         found
     }
 
-    pub fn stray(&self, program: &Program, value: u32) {
+    pub fn store_outside(&self, program: &Program, value: u32) {
         let mut params = self.table.to_le_bytes().to_vec();
         params.extend_from_slice(&value.to_le_bytes());
         program.post(&Op::Launch {
             launch: Launch {
-                function: STRAY,
+                function: OUTSIDE,
                 grid: [1, 1, 1],
                 block: [1, 1, 1],
                 shared: 0,
@@ -246,7 +246,7 @@ impl Scene {
     pub fn instantiate(&self, program: &Program, value: u32) {
         let mut params = self.table.to_le_bytes().to_vec();
         params.extend_from_slice(&value.to_le_bytes());
-        instantiate(program, &kernel_graph(STRAY, [1, 1], params));
+        instantiate(program, &kernel_graph(OUTSIDE, [1, 1], params));
     }
 
     pub fn replay(&self, program: &Program) {

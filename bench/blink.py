@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 
-from measure import HERE, Daemon, document, facts, wait_for
+from measure import HERE, Daemon, available_memory, document, facts, wait_for
 
 GIB = 1 << 30
 # Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
@@ -122,6 +122,10 @@ def main():
     program = [sys.executable, str(HERE / "frameworks" / "experts.py")]
     for option in ("gib", "host_gib", "steps", "rate"):
         program += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
+    # The image in memory and the tier that is made ready beside it, the program, the copy of its memory and its place in the image.
+    needed = (2 * given.gib + 8 + 3 * given.host_gib) if not given.images else 3 * given.host_gib
+    if (free := available_memory()) < needed * GIB:
+        sys.exit(f"this takes up to {needed:.0f} GiB of host memory, and {free / GIB:.0f} are available: give --gib or --host-gib less")
     native = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
     tier = {} if given.images else {
         "FERMATA_MEMORY_TIER": f"{given.gib + 2}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * given.gib + 8}G"}

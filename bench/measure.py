@@ -127,13 +127,19 @@ class Daemon:
         shutil.rmtree(self.images, ignore_errors=True)
 
 
+def available_memory():
+    """Bytes of host memory that programs can still have."""
+    text = pathlib.Path("/proc/meminfo").read_text()
+    return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10
+
+
 class Footprint:
     """The most host memory that was taken meanwhile, on the whole machine: what `MemAvailable` has lost,
     which counts pinned memory too, and files' cached pages as free."""
 
     def __enter__(self):
         self.done = threading.Event()
-        self.before = self.least = self.available()
+        self.before = self.least = available_memory()
         self.thread = threading.Thread(target=self.watch)
         self.thread.start()
         return self
@@ -145,9 +151,5 @@ class Footprint:
 
     def watch(self):
         while not self.done.wait(0.01):
-            self.least = min(self.least, self.available())
+            self.least = min(self.least, available_memory())
 
-    @staticmethod
-    def available():
-        text = pathlib.Path("/proc/meminfo").read_text()
-        return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10

@@ -16,8 +16,8 @@ pub fn page(root: &Path) -> Result<Generated> {
          To see whether the driver functions that a program calls are supported, look them up here. Every\n\
          function of the CUDA 13.0 headers is exported: `yes` works as documented, `partial` with the\n\
          restriction noted, `no` refuses with \"not supported\". Variants for per-thread default streams\n\
-         (`_ptsz`, `_ptds`) have the level of the plain function. The runtime API is NVIDIA's own library,\n\
-         the program's, over these functions ([decision 028](decisions/028-the-programs-own-runtime.md)).\n\n\
+         (`_ptsz`, `_ptds`) have the level of the plain function. The runtime API is not listed: programs\n\
+         bring NVIDIA's runtime, which calls these functions ([decision 028](decisions/028-the-programs-own-runtime.md)).\n\n\
          Made by `cargo xtask coverage` from the API table, the sources, and the notes in `{NOTES}`; do not\n\
          edit.\n\n"
     );
@@ -28,7 +28,7 @@ pub fn page(root: &Path) -> Result<Generated> {
         let (_, support) = &driver[1];
         ensure!(
             support.level(function) != Level::No || support.reason(function).is_some(),
-            "`{NOTES}` says in `client-refused` not why the library refuses `{}`",
+            "`{NOTES}` does not say in `client-refused` why the library refuses `{}`",
             function.symbol
         );
     }
@@ -36,7 +36,7 @@ pub fn page(root: &Path) -> Result<Generated> {
     section(
         &mut text,
         "Driver API",
-        &["software GPU", "worker"],
+        &["software GPU", "in the program"],
         &driver,
     )?;
     Ok(Generated {
@@ -56,7 +56,7 @@ fn summary(text: &mut String, shims: &[(Shim, Support)]) -> Result<()> {
         let all = levels.len();
         let name = match shim {
             Shim::Softgpu => "software GPU (`libcuda.so.1`)",
-            Shim::Client => "worker attachment (`libcuda.so.1`)",
+            Shim::Client => "library in the program (`libcuda.so.1`)",
         };
         writeln!(
             text,

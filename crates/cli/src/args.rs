@@ -13,8 +13,8 @@ Examples:
   fermata kill heat                                   end it
   fermata restore heat-1                              continue where the image was taken
 
-Exit status: 0 fine, 1 you can mend it, 2 wrong usage or a bug, 3 partly done, 10 no such image or
-session, 11 locked, 12 damaged, 13 this host cannot, 14 not checkpointable, 130 interrupted.
+Exit status: 0 fine, 1 the request or the user's files, 2 wrong usage or a bug, 3 partly done, 10 no such image
+or session, 11 locked, 12 damaged, 13 this host cannot, 14 not checkpointable, 130 interrupted.
 `fermata run` returns the status of the program; 125 when Fermata fails before the program starts.";
 
 /// Checkpoint, restore and copy running GPU programs.

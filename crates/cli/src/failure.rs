@@ -9,7 +9,7 @@ use fermata_control::user::FailureKind;
 use fermata_function::RecordError;
 use fermata_store::StoreError;
 
-/// The user can mend it.
+/// The user can correct the cause: a wrong request, a full disk, a file in the way.
 pub const USER: u8 = 1;
 /// Wrong usage, or a bug of ours.
 pub const INTERNAL: u8 = 2;

@@ -193,7 +193,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_COMMON_MEMORY",
         Daemon,
         Count(1),
-        "1: sessions restored from equal data have device memory in common until they write it, where the driver can map memory for reading; 0: each has its own",
+        "1: sessions restored from equal data share device memory until they write it, where the driver can map memory for reading; 0: each session has its own",
         "0",
     ),
     setting(
@@ -228,7 +228,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_MEMORY_TIER",
         Daemon,
         Bytes,
-        "memory that is kept ready for images in memory",
+        "memory that is kept ready for images in memory, as long as a sixteenth of the host's memory stays available",
         "none",
     ),
     setting(
@@ -312,7 +312,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_SOFTGPU_VISIBLE_DEVICES",
         Worker,
         Any,
-        "those of the software GPU's devices that a program sees, in its order: ordinals or UUIDs",
+        "the devices of the software GPU that a program sees, in this order: ordinals or UUIDs",
         "all",
     ),
     setting(

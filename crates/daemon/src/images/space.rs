@@ -50,14 +50,24 @@ pub fn check_space(folder: &Path, bytes: u64) -> Result<()> {
         .hint("free some space, or remove images with `fermata images rm` and `fermata images gc`"))
 }
 
-/// Bytes that a user may still write below `folder`, or where it will be made.
+/// Whether memory is so short that no more of it should be taken ahead of need: less than a sixteenth is available.
+pub fn is_memory_short() -> bool {
+    let info = rustix::system::sysinfo();
+    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    available_memory().is_some_and(|available| available < memory / 16)
+}
+
+/// Bytes that a user may still write below `folder`, or where it will be made. A file system in memory may be larger than what the
+/// host has left.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let mut folder: PathBuf = folder.into();
     while !folder.exists() {
         folder = folder.parent()?.into();
     }
     let stat = rustix::fs::statvfs(&folder).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let memory = fermata_store::is_memory(&folder).then(available_memory);
+    Some(free.min(memory.flatten().unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -67,6 +77,37 @@ mod tests {
     #[test]
     fn available_memory_is_known() {
         assert!(available_memory().is_some_and(|it| it > 1 << 20));
+    }
+
+    /// Where the test below finds a file system in memory that is larger than all memory.
+    const FOLDER: &str = "FERMATA_TEST_FOLDER";
+
+    #[test]
+    fn a_file_system_in_memory_has_no_more_room_than_the_host_has_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "mount -t tmpfs -o size=64T none \"$0\" && exec \"$@\"";
+        let test = "images::space::tests::room_in_a_file_system_of_64_tib";
+        let done = std::process::Command::new("unshare")
+            .args(["--map-root-user", "--mount", "--", "sh", "-ec", script])
+            .arg(folder.path())
+            .arg(std::env::current_exe().expect("this test"))
+            .args(["--exact", test, "--ignored"])
+            .env(FOLDER, folder.path())
+            .output()
+            .expect("started");
+        let told = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && told.contains("1 passed"),
+            "{done:?}"
+        );
+    }
+
+    #[test]
+    #[ignore = "is started by the test above"]
+    fn room_in_a_file_system_of_64_tib() {
+        let folder = std::env::var_os(FOLDER).expect("set by the test above");
+        let free = free_bytes(Path::new(&folder)).expect("told");
+        assert!(free > 1 << 20 && free < 1 << 44, "{free}");
     }
 
     #[test]

@@ -11,14 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Tier, TierState, ToWorker};
 use fermata_control::{Paths, settings};
 use fermata_store::Store;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-use crate::failure::{Result, from_store};
+use crate::failure::{Result, fail, from_store};
 use crate::images::cache::ImageCache;
+use crate::images::space::is_memory_short;
 use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
@@ -184,7 +185,16 @@ impl MemoryTier {
         // What is missing is told by the store.
         let _ = std::fs::create_dir_all(&self.images);
         let store = Store::open(folder, true).map_err(|e| from_store(&e))?;
-        store.prepare(self.ready).map_err(|e| from_store(&e))?;
+        let mut ready = store.ready_bytes();
+        while ready < self.ready {
+            // What is made ready is taken from all programs of the host, whatever the limit says.
+            if is_memory_short() {
+                let message = "less than a sixteenth of the host's memory is available";
+                return Err(fail(FailureKind::Host, message));
+            }
+            // One pack more.
+            ready = store.prepare(ready + 1).map_err(|e| from_store(&e))?;
+        }
         Ok(())
     }
 }

@@ -12,8 +12,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ const MAGIC: &[u8; 8] = b"FERMWSET";
 const WINDOW: u64 = 64 << 10;
 /// Bytes of a working set at most: bringing them takes about 20 ms.
 const MOST: u64 = 32 << 20;
+/// Bytes of a file that are read at most: each page by itself.
+const LONGEST: u64 = 8 + MOST / PAGE * 16;
 
 /// What passes have found to be written.
 #[derive(Debug, Default)]
@@ -105,8 +107,10 @@ pub(crate) fn write(dir: &Path, pid: u32, ranges: &[Range<u64>]) -> io::Result<(
 
 /// The working set in `dir`; an empty one if there is none.
 pub(crate) fn read(dir: &Path, pid: u32) -> Vec<Range<u64>> {
-    let bytes = fs::read(path(dir, pid)).unwrap_or_default();
-    let Some(body) = bytes.strip_prefix(MAGIC) else {
+    let mut bytes = Vec::new();
+    let file = File::open(path(dir, pid));
+    let read = file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+    let Some(body) = bytes.strip_prefix(MAGIC).filter(|_| read.is_ok()) else {
         return Vec::new();
     };
     let (words, _) = body.as_chunks::<8>();

@@ -99,7 +99,7 @@ class Run:
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
             "longest_s": max(meanwhile),
             "restore_command_s": command, "first_step_s": first, "data_s": arrival["seconds"],
-            "data_steps": {it["name"]: round(it["seconds"], 4) for it in arrival["steps"]},
+            "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},
             "host_memory": self.daemon.page_faults()[-1],
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
@@ -123,12 +123,13 @@ def main():
     for option in ("gib", "host_gib", "steps", "rate"):
         program += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
     # The image in memory and the tier that is made ready beside it, the program, the copy of its memory and its place in the image.
-    needed = (2 * given.gib + 8 + 3 * given.host_gib) if not given.images else 3 * given.host_gib
+    needed = (2 * given.gib + 12 + 3 * given.host_gib) if not given.images else 3 * given.host_gib
     if (free := available_memory()) < needed * GIB:
         sys.exit(f"this takes up to {needed:.0f} GiB of host memory, and {free / GIB:.0f} are available: give --gib or --host-gib less")
     native = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
-    tier = {} if given.images else {
-        "FERMATA_MEMORY_TIER": f"{given.gib + 2}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * given.gib + 8}G"}
+    # PyTorch keeps more than the experts have.
+    ready = given.gib + 4
+    tier = {} if given.images else {"FERMATA_MEMORY_TIER": f"{ready}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * ready + 4}G"}
     daemon = Daemon(work, given.images / str(os.getpid()) if given.images else work / "images", **tier)
     keys = ("gib", "host_gib", "steps", "rate")
     report = {**facts(), **{it: getattr(given, it) for it in keys}, "cold": bool(given.images), "rounds": []}

@@ -104,10 +104,10 @@ class Daemon:
         return [numbers(line) for line in told]
 
     def remove(self, image, limit=60):
-        """Removes an image once all its data has been read."""
-        words = [FERMATA, "images", "rm", image]
-        removed = lambda: subprocess.run(words, env=self.env, capture_output=True, timeout=60).returncode == 0
-        wait_for(removed, f"the end of reading `{image}`", limit)
+        """Removes an image once all its data has been read, and frees its space: what it had registered is free for others."""
+        done = lambda *words: subprocess.run([FERMATA, "images", *words], env=self.env, capture_output=True, timeout=60).returncode == 0
+        wait_for(lambda: done("rm", image), f"the end of reading `{image}`", limit)
+        wait_for(lambda: done("gc"), "the space of removed images", limit)
 
     def tier(self):
         """Bytes ready and registered in a waiting worker."""

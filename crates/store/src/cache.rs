@@ -21,11 +21,11 @@ use rustix::fs::FallocateFlags;
 use crate::direct::{self, AlignedBuf};
 use crate::format::PackId;
 use crate::memory::{self, PackFile};
-use crate::{Result, StoreError, index, sync};
+use crate::{HostMemory, Result, StoreError, index, sync};
 
 /// Bytes copied between two questions whether to go on.
 const PIECE: usize = 4 << 20;
-/// One part of so many of the file system is left to others.
+/// One part of so many of the file system, and of the host's memory, is left to others.
 const LEFT: u64 = 8;
 
 /// A folder of copies that this process looks after; no other process adds to it.
@@ -100,8 +100,7 @@ impl PackCache {
         self.prepare()?;
         let (to, new) = (self.path(pack.id, "pack"), self.path(pack.id, "new"));
         if self.has(pack) {
-            // One that keeps an older time only goes sooner.
-            let _ = File::open(&to).and_then(|file| file.set_modified(SystemTime::now()));
+            note_use(&to);
             return Ok(Kept::Yes);
         }
         self.remove(pack.id);
@@ -116,6 +115,7 @@ impl PackCache {
             // It may have been removed meanwhile.
             let whole = whole && length(&from) == Some(pack.bytes);
             if whole {
+                note_use(&new);
                 sync::rename(&new, &to)?;
             }
             Ok(whole)
@@ -189,18 +189,19 @@ impl PackCache {
         true
     }
 
-    /// The most bytes there can be, where `used` are: the limit, or less if others need the file system.
+    /// The most bytes there can be, where `used` are: the limit, or less if others need the file system or the host's memory.
     fn most(&self, used: u64) -> u64 {
         let Ok(stat) = rustix::fs::statvfs(&self.folder) else {
             return self.limit;
         };
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        let memory = HostMemory::now().map_or(u64::MAX, |it| it.beyond(self.left));
         match bytes(stat.f_blocks) {
             // It has no size of its own.
-            0 => self.limit,
+            0 => self.limit.min(used.saturating_add(memory)),
             all => {
                 let free = bytes(stat.f_bavail).saturating_sub(all / self.left);
-                self.limit.min(used.saturating_add(free))
+                self.limit.min(used.saturating_add(free.min(memory)))
             }
         }
     }
@@ -233,6 +234,13 @@ impl PackCache {
     fn path(&self, id: PackId, ending: &str) -> PathBuf {
         path(&self.folder, id, ending)
     }
+}
+
+/// A copy is used now. The kernel's own times are some milliseconds behind the clock, so that of a new file is set, too: it would look
+/// older than one that was used before it was made.
+fn note_use(path: &Path) {
+    // One that keeps an older time only goes sooner.
+    let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
 /// The copies in a folder, to be mapped; none where it is not this user's own.

@@ -20,6 +20,7 @@ use std::path::Path;
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
+use fermata_store::HostMemory;
 
 pub(crate) use self::helper::helper;
 use crate::failure::{OrFail, Result, fail};
@@ -155,7 +156,7 @@ impl HostCopy {
         self.in_memory = true;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / 2).clamp(1, MOST_THREADS);
-        let mut free = space::available_memory().unwrap_or(0) / SHARE;
+        let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
         for it in &mut self.processes {
             // It may have written other pages by then.
             let bytes = (it.written + it.written / 4).min(free);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fermata_control::worker::FailureKind;
+use fermata_store::{HostMemory, is_memory};
 
 use crate::failure::{Hint, Result, fail};
 use crate::proc;
@@ -16,16 +17,6 @@ pub fn resident_bytes(root: u32) -> u64 {
         Some(pages * rustix::param::page_size() as u64)
     };
     proc::tree(root).into_iter().filter_map(of).sum()
-}
-
-/// Bytes of memory that the host can still give.
-pub fn available_memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes << 10)
 }
 
 /// Refuses when the file system of `folder` has not room for `bytes`.
@@ -50,13 +41,6 @@ pub fn check_space(folder: &Path, bytes: u64) -> Result<()> {
         .hint("free some space, or remove images with `fermata images rm` and `fermata images gc`"))
 }
 
-/// Whether memory is so short that no more of it should be taken ahead of need: less than a sixteenth is available.
-pub fn is_memory_short() -> bool {
-    let info = rustix::system::sysinfo();
-    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    available_memory().is_some_and(|available| available < memory / 16)
-}
-
 /// Bytes that a user may still write below `folder`, or where it will be made. A file system in memory may be larger than what the
 /// host has left.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
@@ -66,18 +50,13 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     }
     let stat = rustix::fs::statvfs(&folder).ok()?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let memory = fermata_store::is_memory(&folder).then(available_memory);
-    Some(free.min(memory.flatten().unwrap_or(u64::MAX)))
+    let memory = is_memory(&folder).then(HostMemory::now).flatten();
+    Some(free.min(memory.map_or(u64::MAX, |it| it.available)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn available_memory_is_known() {
-        assert!(available_memory().is_some_and(|it| it > 1 << 20));
-    }
 
     /// Where the test below finds a file system in memory that is larger than all memory.
     const FOLDER: &str = "FERMATA_TEST_FOLDER";

@@ -13,19 +13,21 @@ use std::time::Duration;
 
 use fermata_control::worker::{FailureKind, FromWorker, Tier, TierState, ToWorker};
 use fermata_control::{Paths, settings};
-use fermata_store::Store;
+use fermata_store::{HostMemory, Store};
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 use crate::failure::{Result, fail, from_store};
 use crate::images::cache::ImageCache;
-use crate::images::space::is_memory_short;
 use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// What could not be made ready is tried again after this time, after twice that, and so on up to the second.
 const RETRY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
+
+/// One part of so many of the host's memory is left to programs.
+const LEFT: u64 = 16;
 
 /// See the module.
 pub struct MemoryTier {
@@ -188,7 +190,7 @@ impl MemoryTier {
         let mut ready = store.ready_bytes();
         while ready < self.ready {
             // What is made ready is taken from all programs of the host, whatever the limit says.
-            if is_memory_short() {
+            if HostMemory::now().is_some_and(|it| it.beyond(LEFT) == 0) {
                 let message = "less than a sixteenth of the host's memory is available";
                 return Err(fail(FailureKind::Host, message));
             }
@@ -209,7 +211,6 @@ fn kept(asked: Pending<'_>) -> Result<Tier> {
 
 /// Half of the host's memory, or room for what is kept ready and as much again.
 fn default_limit(ready: u64) -> u64 {
-    let info = rustix::system::sysinfo();
-    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    let memory = HostMemory::now().map_or(0, |it| it.total);
     (memory / 2).max(ready.saturating_mul(2))
 }

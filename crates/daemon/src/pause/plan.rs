@@ -5,11 +5,11 @@ use std::path::Path;
 use fermata_control::user::{PausedData, Text};
 use fermata_control::worker::{FailureKind, Totals};
 use fermata_store::image::unix_now;
-use fermata_store::{FreeSpace, is_memory};
+use fermata_store::{FreeSpace, HostMemory, is_memory};
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
-use crate::images::space;
+
 use crate::pause::data::Entry;
 use crate::session::{Session, token};
 
@@ -72,7 +72,7 @@ impl Entry {
         let needed = (bytes + MARGIN).saturating_sub(ready);
         let mut free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
         if self.data.in_memory {
-            free = free.min(space::available_memory().unwrap_or(u64::MAX));
+            free = free.min(HostMemory::now().map_or(u64::MAX, |it| it.available));
         }
         if needed <= free {
             return Ok(());

@@ -1,5 +1,4 @@
-//! Arguments of exported functions that are pointers of the program (see [`fermata_abi::args`]), as this crate's functions
-//! report errors.
+//! Pointer arguments of exported functions (see [`fermata_abi::args`]), with `CUresult` as the error.
 
 use fermata_abi::args;
 use fermata_abi::sys::driver::CUresult;

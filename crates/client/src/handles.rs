@@ -1,4 +1,4 @@
-//! Handles: numbers chosen here, which the program sees as pointers and the worker as numbers.
+//! Virtual handles: numbers chosen here, which the program sees as pointers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -84,22 +84,22 @@ impl<H: Raw, T> Table<H, T> {
         self.0.write().insert(handle, object);
     }
 
-    /// The object, or `missing`.
+    /// The object; `missing` is the error if there is none.
     pub fn get(&self, handle: H, missing: u32) -> Result<Arc<T>> {
         self.0.read().get(&handle).cloned().ok_or(missing)
     }
 
-    /// An object that `is` it, if there is one.
+    /// An object that `is` accepts, if there is one.
     pub fn find(&self, is: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         self.0.read().values().find(|object| is(object)).cloned()
     }
 
-    /// Takes the object out, or says `missing`.
+    /// Removes and returns the object; `missing` is the error if there is none.
     pub fn remove(&self, handle: H, missing: u32) -> Result<Arc<T>> {
         self.0.write().remove(&handle).ok_or(missing)
     }
 
-    /// Takes out all objects that `gone` names.
+    /// Removes and returns all objects that `gone` accepts.
     pub fn remove_if(&self, gone: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut out = Vec::new();
         self.0.write().retain(|_, object| {
@@ -118,7 +118,7 @@ impl<H: Raw, T> Table<H, T> {
     }
 }
 
-/// Handles are counted up: spreading their bits is all the hashing they need.
+/// A hasher for handles: they are counted up, so spreading their bits is enough.
 #[derive(Debug, Default)]
 pub struct HandleHasher(u64);
 

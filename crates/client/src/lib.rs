@@ -1,4 +1,4 @@
-//! The driver library a program sees: it forwards every call to the worker.
+//! The client: the driver library that the program loads. It forwards calls to the worker.
 //!
 //! ```text
 //!   program ─► api ─► frame (gate, panic guard) ─► work, object (context, module, stream, copy ...) ─► link ─► ring

@@ -1,4 +1,4 @@
-//! One-line messages for `fermata run`, which shows them: the library itself never prints.
+//! Writes one-line messages to a file for `fermata run`, which shows them: the library itself never prints.
 
 use rustix::fs::{Mode, OFlags};
 

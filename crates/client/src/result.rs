@@ -1,4 +1,4 @@
-//! What every function of this library returns.
+//! The result type of this library's functions.
 
 use fermata_abi::sys::driver::CUresult;
 

@@ -42,26 +42,26 @@ const END_TIME: Duration = Duration::from_secs(15);
 pub struct Daemon {
     /// Its folders.
     pub paths: Paths,
-    /// Workers made ahead.
+    /// Spare workers.
     pub pool: Arc<Pool>,
-    /// Memory kept ready, if images are kept in memory.
+    /// The memory tier, if images are kept in memory.
     pub tier: Option<Arc<MemoryTier>>,
-    /// Packs of images on a disk, kept in memory, if that is asked for.
+    /// The cache of packs from a disk, if it is enabled.
     pub cache: Option<Arc<ImageCache>>,
-    /// Device memory that sessions have in common.
+    /// The keeper of common memory.
     pub commons: Commons,
     /// Path of its log.
     pub log: PathBuf,
-    /// What tells of the machine's GPUs.
+    /// The monitors of the machine's GPUs.
     pub monitors: Monitors,
-    /// Files of images that were found to be as written.
+    /// Files of images that have been checked against their digests.
     pub known: Known,
-    /// Who pauses and resumes sessions for the sake of others.
+    /// Pauses and resumes sessions by priority.
     pub priorities: Priorities,
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
-    /// What CRIU knows of the kernel, once it has asked; none where it keeps that itself.
+    /// CRIU's findings about the kernel, once it has some; `None` inside if CRIU keeps them itself.
     kernel: OnceLock<Option<Kerndat>>,
     started: u64,
 }
@@ -112,7 +112,7 @@ impl Daemon {
         self.paths.runtime.join("agent.sock")
     }
 
-    /// Path of what workers print.
+    /// Path of the log with the workers' output.
     pub fn workers_log(&self) -> PathBuf {
         self.paths.runtime.join(WORKERS_LOG)
     }
@@ -126,7 +126,7 @@ impl Daemon {
         Ok(criu.knowing(self.kernel.get().cloned().flatten()))
     }
 
-    /// Lets CRIU find out what the kernel can do, beside everything else.
+    /// Has CRIU find out in the background what the kernel supports.
     fn ask_kernel(self: &Arc<Self>) {
         let daemon = Arc::clone(self);
         let work = move || {
@@ -135,7 +135,7 @@ impl Daemon {
                 daemon.kernel.get_or_init(|| kernel);
             }
         };
-        // Without a thread each CRIU asks for itself.
+        // If no thread can be started, each CRIU finds that out itself.
         let _ = std::thread::Builder::new()
             .name("kernel".into())
             .spawn(work);
@@ -146,10 +146,10 @@ impl Daemon {
         self.paths.runtime.join(worker::SOCKET)
     }
 
-    /// The chunk store, made if there is none.
+    /// The chunk store; it is made if it does not exist.
     ///
     /// # Errors
-    /// What the store says.
+    /// The store cannot be made or opened.
     pub fn store(&self) -> Result<Store> {
         let dir = self.paths.store();
         fs::create_dir_all(&self.paths.images).or_fail(FailureKind::User, || {
@@ -166,7 +166,7 @@ impl Daemon {
         self.sessions.lock().values().cloned().collect()
     }
 
-    /// The session of that name.
+    /// The session called `name`.
     ///
     /// # Errors
     /// `NotFound`.
@@ -180,7 +180,7 @@ impl Daemon {
         })
     }
 
-    /// The session of that name or with that process.
+    /// The session that is called `text`, or that has the process with this number.
     ///
     /// # Errors
     /// `NotFound`.
@@ -219,8 +219,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until it is known which processes the sessions have that are being restored. Their programs may run before: one
-    /// that is of no known session may be of such a one.
+    /// Waits until the processes of all sessions that are being restored are known. Their programs may run before that, so a
+    /// process of no known session may belong to one of these.
     fn wait_for_restores(&self) {
         let until = Instant::now() + RESTORE_TIME;
         for session in self.sessions() {
@@ -292,18 +292,18 @@ impl Daemon {
         Ok(session)
     }
 
-    /// Takes up a session that another daemon has left.
+    /// Adds a session that an earlier daemon has left.
     pub(crate) fn found(&self, session: &Arc<Session>) {
         let name = session.name.clone();
         self.sessions.lock().insert(name, Arc::clone(session));
     }
 
-    /// Forgets a session and removes its folder.
+    /// Removes a session and its folder.
     pub fn remove(&self, session: &Arc<Session>) {
         let mut sessions = self.sessions.lock();
         let its = |it: &Arc<Session>| Arc::ptr_eq(it, session);
         if !sessions.get(&session.name).is_some_and(its) {
-            // It had ended, and its name and folder are another's.
+            // It had ended, and its name and folder belong to another session.
             return;
         }
         sessions.remove(&session.name);
@@ -313,7 +313,7 @@ impl Daemon {
         }
     }
 
-    /// How the daemon is.
+    /// The daemon's status.
     pub fn status(&self) -> Status {
         let running = self.sessions().iter().filter(|s| s.live()).count();
         Status {
@@ -332,7 +332,7 @@ impl Daemon {
         }
     }
 
-    /// How the memory tier is: that of the worker which has least ready.
+    /// The state of the memory tier, as seen by the worker that has the least of it ready.
     fn memory_tier(&self) -> Option<fermata_control::worker::Tier> {
         let tier = self.tier.as_ref()?;
         let mut workers = self.pool.workers();
@@ -341,7 +341,7 @@ impl Daemon {
         tier.status(&workers)
     }
 
-    /// Ends all sessions and waiting workers.
+    /// Ends all sessions and spare workers.
     pub fn close(&self) {
         if let Some(cache) = &self.cache {
             cache.close();
@@ -394,7 +394,7 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
         .unwrap_or(base)
 }
 
-/// Forgets the oldest ended sessions beyond the limit.
+/// Removes the oldest ended sessions beyond the limit.
 fn prune(sessions: &mut BTreeMap<String, Arc<Session>>) {
     let ended = sessions.values().filter(|s| s.is_over());
     let mut ended: Vec<_> = ended.cloned().collect();

@@ -1,4 +1,4 @@
-//! What this host, or a session, can and cannot do.
+//! The checks of `fermata doctor`: what this host, or a session, supports.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::sys;
 use crate::worker;
 
-/// Free space below this is worth a warning.
+/// Less free space than this gives a warning.
 const LITTLE_SPACE: u64 = 4 << 30;
 
 fn check(
@@ -56,7 +56,7 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
     ]
 }
 
-/// Checks of a session: whether it can be checkpointed, and what it holds that stands in the way.
+/// Checks of a session: whether it can be checkpointed, and its obstacles.
 pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
     let mut checks = vec![match check_running(session) {
         Ok(()) => check("state", CheckState::Ok, "the program runs", ""),

@@ -1,4 +1,4 @@
-//! Making [`Failure`]s: what a user is told.
+//! Makes [`Failure`]s, the errors that a user is shown.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use fermata_control::ControlError;
 pub use fermata_control::worker::{Failure, FailureKind};
 use fermata_store::StoreError;
 
-/// A result whose error goes to the user as it is.
+/// A result whose error is shown to the user unchanged.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// A failure without a hint.
@@ -18,7 +18,7 @@ pub fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
     }
 }
 
-/// What helps with a failure of this kind, where nothing more is known.
+/// The hint for a failure of this kind that has no more specific one.
 pub fn next_step(kind: FailureKind, log: &Path) -> String {
     let step = match kind {
         FailureKind::User => "",
@@ -34,15 +34,15 @@ pub fn next_step(kind: FailureKind, log: &Path) -> String {
     step.to_owned()
 }
 
-/// Whether a device had no memory for it: all drivers name that alike.
+/// Whether a device lacked memory: all drivers use the same name for that error.
 pub fn lacks_memory(failure: &Failure) -> bool {
     let told = |text| failure.message.contains(text);
     told("out of memory") || told("OUT_OF_MEMORY")
 }
 
-/// Adds to failures.
+/// Adds a hint to a failure.
 pub trait Hint {
-    /// The same with the next step for the user.
+    /// The same failure with the user's next step.
     fn hint(self, hint: impl Into<String>) -> Self;
 }
 
@@ -80,12 +80,12 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A failure of a conversation with a process of ours.
+/// The failure for an error in communication with another process of Fermata.
 pub fn from_control(error: &ControlError) -> Failure {
     fail(FailureKind::Internal, chain(error))
 }
 
-/// A failure of images or chunks.
+/// The failure for an error of the store.
 pub fn from_store(error: &StoreError) -> Failure {
     let kind = match error {
         StoreError::NotFound { .. } => FailureKind::NotFound,

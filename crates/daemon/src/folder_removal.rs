@@ -1,4 +1,4 @@
-//! Removing a folder that a process which is ending may still write to.
+//! Removes a folder to which a process that is ending may still write.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
 
-/// Between two attempts.
+/// The time between two attempts.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Removes a folder that somebody may still be writing to, for so long at most; that it is not there is fine.
+/// Removes a folder to which another process may still write, trying for `patience`; succeeds if it does not exist.
 ///
 /// # Errors
 /// The system refuses.

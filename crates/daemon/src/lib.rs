@@ -1,4 +1,4 @@
-//! Sessions, worker pool, CRIU, supervision.
+//! The daemon `fermatad`: it manages sessions and their workers, drives CRIU, and writes and restores images.
 //!
 //! ```text
 //!  user's tool ── requests ──► server ──► daemon: sessions by name ──► run, checkpoint, restore, pause
@@ -6,23 +6,23 @@
 //!                                │                     ├─ worker, pool: processes with the GPU
 //!                                │                     └─ criu, helpers: the host process
 //! ```
-//! Threads, no runtime: one per connection and one per thing that is watched. A failure of one session
-//! never touches another.
+//! It uses threads and no async runtime: one thread for each connection, and one for each process or restore that is watched.
+//! A failure of one session never affects another.
 //!
 //! | folder or file | subject |
 //! | --- | --- |
 //! | `server`, `requests` in it | the daemon's life: lock, sockets, log, what users and programs ask for |
-//! | `daemon`, `session`, `persist` | sessions: their state, their end, what of them outlives the daemon |
-//! | `takeover` | the sessions of a daemon that has ended |
-//! | `run`, `restore`, `checkpoint`, `pause`, `priority` | what is done with a session |
+//! | `daemon`, `session`, `persist` | sessions: their state, their end, the records that outlive the daemon |
+//! | `takeover` | takes over the sessions of a daemon that has ended |
+//! | `run`, `restore`, `checkpoint`, `pause`, `priority` | operations on a session |
 //! | `foreign` | programs that Fermata did not start |
 //! | `agent` | the library in a program: its connection, attaching, reattaching |
 //! | `worker`, `pool`, `gpu` | processes that hold the GPU, the driver that they load, what NVML says |
 //! | `criu`, `host`, `helpers` | the program's processes: CRIU, memory copied ahead or on demand, PID namespaces |
 //! | `open_files` | files, sockets and pipes that a program has open |
-//! | `images` | the daemon's part in images: manifest record, space, copies in memory |
-//! | `doctor`, `memory`, `metrics` | what is shown: the host's abilities, memory of sessions, Prometheus |
-//! | `failure`, `progress`, `phases`, `parallel`, `proc`, `sys` | what all of these use |
+//! | `images` | the daemon's part in images: its record in the manifest, space, copies in memory |
+//! | `doctor`, `memory`, `metrics` | reports: what the host supports, memory of sessions, Prometheus metrics |
+//! | `failure`, `progress`, `phases`, `parallel`, `proc`, `sys` | helpers that all of these use |
 #![deny(unsafe_code)]
 
 mod agent;

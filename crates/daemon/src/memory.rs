@@ -1,4 +1,4 @@
-//! What memory sessions take: of the host by `/proc/PID/smaps_rollup`, on devices by what their workers say.
+//! The memory that sessions use: of the host by `/proc/PID/smaps_rollup`, of devices by their workers' reports.
 //!
 //! Reading a process's proportional set size walks its page tables, a tenth of a second for tens of GiB: it is done only
 //! when somebody asks.

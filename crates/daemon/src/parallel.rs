@@ -1,4 +1,4 @@
-//! Threads of one checkpoint or restore: what is done for several processes, or parts of one, at the same time.
+//! Threads of one checkpoint or restore, for work on several processes, or parts of one, at the same time.
 
 use std::io;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -8,18 +8,18 @@ use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result, fail};
 
-/// How long the system is left alone once it has refused a descriptor or memory.
+/// How long to wait once the system has refused a descriptor or memory.
 const BREATH: Duration = Duration::from_millis(20);
 
-/// A pause after the system has refused a descriptor or memory, for others to give some back. Nothing tells when they have.
+/// Waits after the system has refused a descriptor or memory, until others may have released some; no event reports that.
 pub fn breathe() {
     std::thread::sleep(BREATH);
 }
 
-/// A thread, or why there is none.
+/// A thread, or why it could not be started.
 pub type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;
 
-/// Starts a thread with a name. One that cannot be started must not end the others in the middle: see [`joined`].
+/// Starts a thread with a name. If it cannot be started, the others still run to their ends: see [`joined`].
 pub fn beside<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -30,10 +30,10 @@ pub fn beside<'scope, T: Send + 'scope>(
         .spawn_scoped(scope, work)
 }
 
-/// What a thread has come to.
+/// Waits for a thread and returns its result.
 ///
 /// # Errors
-/// Its own; or there was no thread, or it has failed in the middle.
+/// The thread's own failure; or it could not be started, or has panicked.
 pub fn joined<T>(thread: Beside<'_, T>) -> Result<T> {
     let crashed = |_| {
         let message = "a thread of the daemon has failed";
@@ -56,7 +56,7 @@ pub fn all_at_once<I: Send, T: Send>(
     each_at_once(items, what, work).into_iter().collect()
 }
 
-/// As [`all_at_once`], with what each item has come to.
+/// As [`all_at_once`], but returns the result of each item.
 pub fn each_at_once<I: Send, T: Send>(
     items: Vec<I>,
     what: &str,
@@ -67,7 +67,7 @@ pub fn each_at_once<I: Send, T: Send>(
         return items.into_iter().map(work).collect();
     }
     std::thread::scope(|scope| {
-        // What could not get a thread of its own has not begun, and says so.
+        // An item whose thread cannot be started is not worked on, and its result says so.
         let start = |item| beside(scope, what, move || work(item));
         let threads: Vec<_> = items.into_iter().map(start).collect();
         threads.into_iter().map(joined).collect()

@@ -1,4 +1,4 @@
-//! What of a session outlives the daemon: `meta.json` in the session's folder, replaced as a whole.
+//! The record of a session that outlives the daemon: `meta.json` in the session's folder, replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -26,7 +26,7 @@ pub struct SessionMeta {
     pub version: u32,
     /// Name.
     pub name: String,
-    /// What the program's environment carries.
+    /// The token in the program's environment.
     pub token: String,
     /// State.
     pub state: SessionState,
@@ -36,9 +36,9 @@ pub struct SessionMeta {
     pub init: Option<ProcessId>,
     /// Its processes that use CUDA.
     pub members: Vec<MemberMeta>,
-    /// Workers that load an image for processes that are not there yet.
+    /// Workers that load an image for processes that do not exist yet.
     pub loading: Vec<ProcessId>,
-    /// Workers that have put their part of a paused session aside, and have not ended yet.
+    /// Workers that have saved their part of a paused session, and have not ended yet.
     #[serde(default)]
     pub leaving: Vec<ProcessId>,
     /// Status, once it has ended.
@@ -65,16 +65,16 @@ pub struct SessionMeta {
     /// Its priority.
     #[serde(default)]
     pub priority: i32,
-    /// Whether it holds the GPU itself.
+    /// Whether its program is a foreign program, which holds the GPU itself.
     #[serde(default)]
     pub foreign: bool,
-    /// What a pause has put aside, or is about to.
+    /// The entry of a pause that is complete or under way.
     #[serde(default)]
     pub entry: Option<Entry>,
-    /// Whom it was paused for.
+    /// The session that it was paused for.
     #[serde(default)]
     pub yielded: Option<Yielded>,
-    /// Why its program is being started again from that image, if it is.
+    /// Why its program is being rolled back to that image, if it is.
     #[serde(default)]
     pub again: Option<String>,
     /// Note for users.
@@ -85,7 +85,7 @@ pub struct SessionMeta {
     /// Variables of its workers.
     #[serde(default)]
     pub variables: BTreeMap<String, Text>,
-    /// The GPUs that it was given in the place of those that its programs name.
+    /// The GPUs that replace those that its programs name (`--gpus`).
     #[serde(default)]
     pub gpus: Option<String>,
 }
@@ -112,12 +112,12 @@ impl SessionMeta {
         fs::rename(&temporary, dir.join(FILE))
     }
 
-    /// Whether there is one in a session's folder, of whatever release.
+    /// Whether a session's folder has this file, of any release.
     pub fn is_in(dir: &Path) -> bool {
         dir.join(FILE).exists()
     }
 
-    /// Reads it from a session's folder; none if there is none that this release understands.
+    /// Reads it from a session's folder; `None` if there is none that this release can read.
     pub fn load(dir: &Path) -> Option<Self> {
         let meta: Self = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
         Some(meta).filter(|m| m.version == VERSION)

@@ -1,4 +1,4 @@
-//! Times of the steps of a checkpoint or restore.
+//! Measures the steps of a checkpoint or restore.
 
 use std::time::Instant;
 
@@ -45,7 +45,7 @@ impl Phases {
         result
     }
 
-    /// Records the parts of a step that began then, as the worker has measured them.
+    /// Records the parts of step `of`, which began at `begun`, as the worker has measured them.
     pub fn parts(&self, of: &str, begun: Instant, steps: &[Step]) {
         let offset = begun.saturating_duration_since(self.begun).as_secs_f64();
         let phases = steps.iter().map(|it| part(it, of, offset));

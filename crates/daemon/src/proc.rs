@@ -1,4 +1,4 @@
-//! What `/proc` says about processes. A process may end at any moment: nothing here is an error then.
+//! Reads from `/proc` about processes. A process may end at any moment, so a missing process is not an error here.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

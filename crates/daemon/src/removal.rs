@@ -1,4 +1,4 @@
-//! Removing the folders of sessions.
+//! Removes the folders of sessions.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +16,6 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 /// The system refuses.
 pub fn remove_folder(dir: &Path) -> Result<()> {
     output::displace(dir);
-    // A helper of the session that ends has just written its last lines.
+    // A helper of the session may still be writing its last lines.
     remove_all(dir, LAST_WRITES)
 }

@@ -1,7 +1,8 @@
-//! Starting a program as a session.
+//! Starts a program as a session.
 //!
-//! The program leads its own session and group, reads what it was given or `/dev/null`, and writes to the session's log, opened for appending: another writer (device `printf`, a
-//! restored copy) never overwrites it, and CRIU needs to restore no position.
+//! The program leads its own session and group. It reads the input that it was given, or `/dev/null`, and writes to the session's
+//! log. The log is opened for appending, so that another writer (device `printf`, a restored copy) never overwrites it, and CRIU
+//! need not restore a position.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -71,7 +72,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
     };
     let mut variables = worker::variables(all());
     let gpus = visible::of_workers_alone(&mut variables, all());
-    // Found out now, not when the program asks for a device.
+    // A missing driver is reported now, not when the program asks for a device.
     crate::gpu::driver::Driver::find(request.device, &daemon.paths.home)?;
 
     let session = daemon.add(request.name.as_deref(), &fallback, |name, dir| Plan {
@@ -168,14 +169,14 @@ fn start(
             format!("cannot watch session `{}`", session.name)
         })
         .inspect_err(|_| {
-            // Nobody would know of it.
+            // Ended, because no later daemon would know of it.
             if let Some(root) = root {
                 root.signal(Signal::KILL);
             }
         })
 }
 
-/// The folder of our libraries for programs.
+/// The folder of Fermata's libraries for programs.
 pub fn libraries(home: &Path) -> PathBuf {
     home.join("lib/client")
 }

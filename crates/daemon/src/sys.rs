@@ -1,5 +1,5 @@
-//! Starting processes with what `std` does not offer: descriptors at fixed numbers, own sessions, new
-//! and foreign namespaces. The only unsafe code of the crate.
+//! Starts processes with features that `std` lacks: descriptors at fixed numbers, own sessions, new and foreign namespaces. The
+//! only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,5 +1,5 @@
-//! The right to work on a session, which one checkpoint, pause or resume has at a time, and whether processes that come and go
-//! were in the way.
+//! The right to work on a session, held by one checkpoint, pause or resume at a time; and whether an attempt failed because
+//! processes have started or ended meanwhile.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use parking_lot::MutexGuard;
 use crate::failure::{Failure, Hint, Result, fail};
 use crate::session::{Inner, Session};
 
-/// How often an image is tried of a session whose processes come and go.
+/// How often a checkpoint or pause is tried while processes of the session start and end.
 pub(crate) const ATTEMPTS: u32 = 10;
-/// How long the worker of a program that makes its first CUDA call may take.
+/// How long a program may take to get its first worker.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
-/// How long a process may take to come in that is let in between two attempts, and its end to be known.
+/// How long to wait between two attempts for a process that is let in, or for an end to become known.
 const LET_IN_TIME: Duration = Duration::from_millis(500);
 
-/// The right to work on a session, held while it is checkpointed or paused.
+/// The right to work on a session, held while it is checkpointed, paused or resumed.
 pub(crate) struct Turn<'s> {
     session: &'s Session,
     _busy: MutexGuard<'s, ()>,
 }
 
 impl<'s> Turn<'s> {
-    /// A checkpoint under way is told at once; a session that is still starting is waited for.
+    /// Takes the turn. Fails at once if another operation has it; waits for a session that is still starting.
     ///
     /// # Errors
     /// `Locked`.
@@ -49,7 +49,7 @@ impl<'s> Turn<'s> {
         })
     }
 
-    /// Lets a process in that asks for a worker, which others may be waiting for, and takes the turn again.
+    /// Lets in a process that asks for a worker and that others may be waiting for, and takes the turn again.
     ///
     /// # Errors
     /// `Locked`: another command has it.
@@ -64,25 +64,25 @@ impl<'s> Turn<'s> {
     }
 }
 
-/// Who was in a session when an attempt at it began.
+/// The processes that a session had when an attempt began.
 pub(crate) struct Present {
     agents: Vec<u32>,
     arrivals: u64,
 }
 
-/// What has changed since.
+/// How the processes have changed since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
     /// Nothing: the attempt failed for another reason.
     Same,
     /// A process has ended.
     Left,
-    /// A process has begun to use CUDA, and comes again.
+    /// A process has begun to use CUDA, was sent away, and connects again.
     Come,
 }
 
 impl Present {
-    /// Those of this moment.
+    /// The processes of this moment.
     pub(crate) fn of(session: &Session) -> Self {
         Self {
             agents: session.processes().agents,
@@ -90,7 +90,7 @@ impl Present {
         }
     }
 
-    /// What may be the reason of `failure`.
+    /// Whether a change of the processes may be the reason of `failure`.
     pub(crate) fn since(&self, session: &Session, failure: &Failure) -> Others {
         if session.arrived() != self.arrivals {
             return Others::Come;

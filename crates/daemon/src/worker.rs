@@ -1,4 +1,4 @@
-//! A worker process and the conversation with it.
+//! A worker process, and the daemon's requests to it.
 //!
 //! ```text
 //!  start ─► Open/Ready ─► (Load) ─► Attach ─► Detach ─► Save ─► Attach ... ─► (Vacate) ─► Exit
@@ -32,7 +32,7 @@ use crate::gpu::leftovers;
 use crate::proc::ProcessId;
 use crate::sys::{self, Extra};
 
-/// Variables of a worker beyond the daemon's own.
+/// Environment variables of a worker, beyond the daemon's own.
 pub type Variables = BTreeMap<String, OsString>;
 
 /// How long loading the driver and making contexts may take.
@@ -62,9 +62,9 @@ type MissWatcher = Box<dyn FnOnce(String) + Send>;
 pub struct Worker {
     /// Its process.
     pub process: ProcessId,
-    /// What it has loaded.
+    /// The driver that it has loaded.
     pub driver: Driver,
-    /// Whether it has loaded our kernels before anything of a program.
+    /// Whether it has loaded Fermata's kernels before any module of a program.
     pub kernels_first: bool,
     /// Devices it found.
     pub devices: Vec<Device>,
@@ -72,14 +72,14 @@ pub struct Worker {
     pub driver_version: i32,
     connection: Arc<Wire>,
     answers: Mutex<Answers>,
-    /// None if another daemon has started it.
+    /// `None` if an earlier daemon has started it.
     child: Mutex<Option<Child>>,
     life: Arc<Life>,
-    /// What its last program shared with it.
+    /// The ring's memory file, which its last program shared with it.
     ring: Mutex<Option<OwnedFd>>,
 }
 
-/// What is known of a worker that has opened its driver.
+/// The data of a worker that has opened its driver.
 struct Known {
     process: ProcessId,
     driver: Driver,
@@ -88,10 +88,10 @@ struct Known {
     driver_version: i32,
 }
 
-/// What a worker says. It answers each request once, in their order, however late.
+/// A worker's answers. It answers each request once, in their order, however late.
 struct Answers {
     from: Receiver<FromWorker>,
-    /// Answers that no caller waits for any more.
+    /// Answers still to come that no caller waits for any more.
     owed: u64,
 }
 
@@ -114,11 +114,11 @@ struct Fate {
 }
 
 impl Worker {
-    /// Starts the worker at `program` and lets it load `driver`, and our kernels now if they come first. Its
-    /// output goes to `log`.
+    /// Starts the worker at `program` and has it load `driver`, and Fermata's kernels now if they come first. Its output goes to
+    /// `log`.
     ///
     /// # Errors
-    /// What the worker says, `Host` when it does not start.
+    /// The worker's own failure; `Host` if it does not start.
     pub fn start(
         program: &Path,
         driver: &Driver,
@@ -157,7 +157,7 @@ impl Worker {
         )
     }
 
-    /// A worker of another daemon that has come back.
+    /// A worker of an earlier daemon that has come back.
     ///
     /// # Errors
     /// No thread can be started.
@@ -209,8 +209,8 @@ impl Worker {
         }))
     }
 
-    /// The memory file that its program shares with it next: the one it had, for the worker keeps what it has
-    /// registered of it with the driver.
+    /// The memory file for the ring with its next program. It is the one it had, because the worker keeps its registration with
+    /// the driver.
     ///
     /// # Errors
     /// The system has no memory or descriptors left.
@@ -226,24 +226,24 @@ impl Worker {
         Ok(ring)
     }
 
-    /// Makes that memory now, in a worker that waits: the driver of a GPU takes 25 ms to register pages that are not
-    /// there, and 5 if they are.
+    /// Makes the ring's memory in advance, for a spare worker: a GPU's driver takes 25 ms to register absent pages, and 5 ms for
+    /// present ones.
     pub fn make_ring(&self) {
         if self.driver.soft {
             return;
         }
-        // Without it, it is made when a program comes.
+        // If this fails, the ring is made when a program comes.
         if let Ok(ring) = self.ring() {
             fermata_wire::touch(ring.as_fd(), &fermata_wire::Config::default());
         }
     }
 
-    /// Why it cannot serve any more, if so.
+    /// Why it can no longer serve; `None` if it can.
     pub fn lost(&self) -> Option<String> {
         self.life.fate.lock().lost.clone()
     }
 
-    /// A pause between two questions. Its loss ends the pause.
+    /// Waits for `turn` between two requests, or until the worker is lost.
     pub fn pause(&self, turn: Duration) {
         let mut fate = self.life.fate.lock();
         if fate.lost.is_none() {
@@ -263,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// Calls `watcher`, once, when the program has written to memory that other sessions have, too.
+    /// Calls `watcher`, once, when the program has written to common memory that other sessions have, too.
     pub fn watch_misses(&self, watcher: impl FnOnce(String) + Send + 'static) {
         let mut fate = self.life.fate.lock();
         match fate.missed.take() {
@@ -275,7 +275,7 @@ impl Worker {
         }
     }
 
-    /// Asks, and waits for the answer. `stall` limits each wait for an answer or for progress.
+    /// Sends a request, and waits for the answer. `stall` limits each wait for an answer or for progress.
     ///
     /// # Errors
     /// The worker's own failure, or that it is lost.
@@ -289,7 +289,7 @@ impl Worker {
         self.begin(message, fds)?.finish(stall, progress)
     }
 
-    /// Asks; the answer is waited for later.
+    /// Sends a request; [`Pending::finish`] waits for the answer.
     ///
     /// # Errors
     /// The worker is lost.
@@ -297,7 +297,7 @@ impl Worker {
         self.begin_with(self.answers.lock(), message, fds)
     }
 
-    /// As [`Worker::begin`], where that need not wait for another request; else `None`.
+    /// As [`Worker::begin`]; `None` if it would have to wait for another request.
     ///
     /// # Errors
     /// As there.
@@ -342,7 +342,7 @@ impl Worker {
         }
     }
 
-    /// Lets it give all device memory of its session back, which is of no use any more.
+    /// Has it release all device memory of its session, which is no longer needed.
     ///
     /// # Errors
     /// It does not answer, or the driver has refused some of it.
@@ -353,7 +353,7 @@ impl Worker {
         }
     }
 
-    /// Ends it: asked first, killed when it does not. Returns when it is gone.
+    /// Ends it: asks it first, and kills it if it does not end. Returns when it has ended.
     pub fn end(&self) {
         self.life.fate.lock().ending = true;
         // Fails only when it is gone already.

@@ -1,9 +1,9 @@
-//! What processes take of a device's memory together, where they are told to share it: a file for each device.
+//! Counts the memory of a device that several processes take together, if they are set to share it: in a file per device.
 //!
 //! ```text
 //!  DEVICE-0: │ process │ its start │ bytes │  24 bytes for each process, in native order; process 0: a free place
 //! ```
-//! The file is locked for each change. The place of a process that has ended counts nothing, and is taken by the next one.
+//! The file is locked for each change. The entry of a process that has ended is not counted; the next process takes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

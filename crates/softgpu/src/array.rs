@@ -17,7 +17,7 @@ pub struct Array {
     pub handle: u64,
     /// Handle of its context.
     pub context: u64,
-    /// Handle of the array with levels that it is a level of.
+    /// Handle of the mipmapped array that it is a level of.
     pub level_of: Option<u64>,
     /// What the program asked for.
     pub descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,

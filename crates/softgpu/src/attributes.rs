@@ -1,5 +1,5 @@
-//! What a device says about itself. Numbers that shape programs (threads, shared memory, registers) are
-//! those of compute capability 9.0; what the software GPU has not is answered 0.
+//! Device attributes. Numbers that shape programs (threads, shared memory, registers) are those of compute
+//! capability 9.0; features that the software GPU lacks are 0.
 
 use fermata_abi::sys::driver as cu;
 

@@ -1,4 +1,4 @@
-//! Where work for a stream goes: into its queue, or into the graph it is being captured into.
+//! Stream capture: adds work for a stream to its queue, or to the graph it is being captured into.
 //!
 //! The rules are those of `fermata_graph::capture`; here streams, events and threads get their numbers.
 
@@ -106,7 +106,7 @@ pub fn forbid_on(stream: &Stream) -> Result {
     })
 }
 
-/// Refuses to look at an event that stands for a place in a graph.
+/// Refuses a query of an event that is recorded in a capture.
 ///
 /// # Errors
 /// It does.

@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// The process is in this state from now on, as other processes can see.
+    /// Sets the state of the process, which other processes can read.
     fn enter(&mut self, state: Self) {
         page::show(state.number());
         *self = state;
@@ -90,7 +90,7 @@ impl Drop for Call {
 /// A call is no longer in progress. Either this sees that the process is shut, or who has shut it sees the count.
 fn leave() {
     if ACTIVE.fetch_sub(1, Ordering::SeqCst) == 1 && SHUT.load(Ordering::SeqCst) {
-        // Under the lock, or a waiter could look before and sleep after.
+        // Under the lock, because a waiter could otherwise miss the notification between its check and its sleep.
         drop(ENDING.lock());
         ENDED.notify_all();
     }

@@ -1,4 +1,4 @@
-//! Contexts: what belongs to one use of a device, and dies with it.
+//! Contexts: each owns objects on one device, which end with it.
 //!
 //! A context that has met a fault keeps the fault's code: every call on it returns that code until it is
 //! destroyed or, for the primary context, reset.
@@ -21,7 +21,7 @@ use crate::objects::{Point, Stream, StreamKind, Work};
 /// Device output kept before it is written.
 const MOST_OUTPUT: usize = 1 << 20;
 
-/// Default streams of one thread; they go with it.
+/// Default streams of one thread, which end with it.
 #[derive(Debug, Default)]
 struct OwnStreams(RefCell<Vec<Weak<Stream>>>);
 
@@ -98,13 +98,13 @@ impl Context {
         }
     }
 
-    /// Kills it: from now on everything fails with `error`, work that waits is dropped.
+    /// Ends it by a fault: from now on everything fails with `error`, and queued work is dropped.
     pub fn fail(&self, error: CuError) {
         let _ = self
             .fault
             .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
         self.stop.store(true, Ordering::Relaxed);
-        // Calls that would write it are answered with the fault from now on.
+        // Calls that would write it fail with the fault from now on.
         self.flush_output();
     }
 
@@ -236,12 +236,12 @@ pub fn push_current(handle: u64) {
     STACK.with_borrow_mut(|stack| stack.push(handle));
 }
 
-/// Takes a context away if it is the current one.
+/// Pops a context off the stack if it is the current one.
 pub fn forget(handle: u64) {
     STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == handle));
 }
 
-/// Takes the current context away and returns it.
+/// Pops the current context and returns it.
 ///
 /// # Errors
 /// None is current.

@@ -1,4 +1,4 @@
-//! Copies: from what the program said to bytes that move.
+//! Copies: checks a program's arguments and moves the bytes.
 
 use std::time::{Duration, Instant};
 

@@ -94,7 +94,7 @@ impl Device {
         format!("0000:{:02X}:00.0", self.place() + 1)
     }
 
-    /// Has it be the device of the machine with this number.
+    /// Makes it the device of the machine with this number.
     pub fn move_to(&self, place: i32) {
         self.place.store(place, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! How contexts end: all their work, and everything that belongs to them.
+//! Ends contexts with all their work and objects.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The driver of this process, which exists from `cuInit` on, and what all kinds of objects need.
+//! The driver of this process, made by `cuInit`, with the state that all kinds of objects share.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::memory::{Memory, Physical};
 use crate::settings::Settings;
 
-/// The driver, with what belongs to no kind of object. Each kind has its table where it is defined: `driver.streams()`.
+/// The driver's common state. Each kind of object has its table in the file that defines it: `driver.streams()`.
 #[derive(Debug, Default)]
 pub struct Driver {
     /// Devices by ordinal.
@@ -96,7 +96,7 @@ pub fn get() -> Result<&'static Driver> {
     running()
 }
 
-/// The driver, for its own threads, where callbacks are no concern.
+/// The driver, for its own threads: does not check whether a callback runs.
 ///
 /// # Errors
 /// It has not been started.

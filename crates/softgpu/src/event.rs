@@ -1,4 +1,4 @@
-//! Events: marks that streams pass.
+//! Events: each recording is a mark in a stream.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,7 +21,7 @@ pub struct Event {
     pub context: Arc<Context>,
     /// `CU_EVENT_*`
     pub flags: u32,
-    /// Its recordings, if it is one of several processes; then it has no `mark`.
+    /// Its recordings, if it is an interprocess event; it then has no `mark`.
     pub between: Option<Arc<Recordings>>,
     mark: Mutex<Option<Arc<Mark>>>,
 }
@@ -47,7 +47,7 @@ impl Event {
         Self::make(context, flags, between)
     }
 
-    /// Makes an event whose recordings are those of another process's.
+    /// Makes an event for an interprocess event of another process.
     ///
     /// # Errors
     /// The driver is not running.

@@ -1,4 +1,4 @@
-//! What functions tell about themselves and what programs may set.
+//! Attributes of functions, and the settings that programs may change.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Handles: what the program holds are numbers that are looked up, never pointers that are followed.
+//! Handles: the program holds numbers that are looked up, never pointers that are followed.
 //!
 //! ```text
 //!   bits 40..47  kind of object   so that a stream passed as an event is noticed
@@ -95,7 +95,7 @@ impl<T> Table<T> {
         self.map.write().remove(&handle)
     }
 
-    /// All objects for which `keep` is false, forgotten.
+    /// Removes and returns all objects for which `keep` is false.
     pub fn remove_unless(&self, keep: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut map = self.map.write();
         let gone: Vec<u64> = map

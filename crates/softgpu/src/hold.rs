@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// What is smaller passes, in bytes, if a file does not say.
+/// Work of fewer bytes is not held, if a file does not name another limit.
 pub const LEAST: u64 = 16 << 10;
 /// How often the file is looked at.
 const TURN: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ struct Said {
     least: u64,
 }
 
-/// What has begun of each kind: the file's generation, and bytes.
+/// The work of each kind that has begun: the file's generation, and bytes.
 #[derive(Debug, Default)]
 pub struct Hold {
     folder: Option<PathBuf>,

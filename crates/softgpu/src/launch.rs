@@ -1,4 +1,4 @@
-//! Launches: from what the program said to checked work.
+//! Launches: checks a program's arguments and turns them into work.
 
 use fermata_abi::op::ContextId;
 use std::sync::Arc;

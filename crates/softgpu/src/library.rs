@@ -28,7 +28,7 @@ pub struct Library {
 
 #[derive(Default)]
 struct Loaded {
-    /// What was compiled at load and no context has used yet.
+    /// The module compiled at load, until a context uses it.
     spare: Option<exec::UnlinkedModule>,
     /// Modules by context id.
     modules: HashMap<u64, Arc<Module>>,
@@ -151,7 +151,7 @@ impl Library {
             .ok_or(NOT_FOUND)
     }
 
-    /// Throws away what belongs to a context that is going.
+    /// Removes what belongs to a context that is ending.
     pub fn forget_context(&self, id: u64) {
         self.loaded.lock().modules.remove(&id);
     }

@@ -81,7 +81,7 @@ impl Linker {
                 return Err(INVALID_VALUE);
             }
         };
-        // The device's runtime is what kernels need that launch kernels; those are refused by themselves.
+        // Only kernels that launch kernels need the device's runtime; they are refused by themselves.
         if texts.is_empty() && !name.contains("cudadevrt") {
             log::tell(format!("cannot link `{name}`: it holds no PTX"));
             return Err(CuError(cu::CUDA_ERROR_NO_BINARY_FOR_GPU));

@@ -1,8 +1,8 @@
-//! What went wrong, in words: the messages behind `cuLogsCurrent` and the like.
+//! The error log: the messages behind `cuLogsCurrent` and related functions.
 //!
-//! As with other drivers, `CUDA_LOG_FILE` may name a file (or `stdout`, `stderr`) that gets them too. What a program
-//! asks for and this driver does not do is also told once on standard error, for a result code names no reason;
-//! `FERMATA_SOFTGPU_QUIET` forbids that. Under a worker standard error is the program's.
+//! As with other drivers, `CUDA_LOG_FILE` may name a file (or `stdout`, `stderr`) that gets them, too. The use of an
+//! unsupported feature is also reported once on standard error, because a result code names no reason;
+//! `FERMATA_SOFTGPU_QUIET` turns that off. Under a worker, standard error is the program's.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
@@ -49,10 +49,10 @@ pub fn note(message: String) {
     }
 }
 
-/// Texts that have been told; no more than [`KEPT`], so that a program cannot make this grow.
+/// Texts that have been reported; at most [`KEPT`], so that a program cannot make this grow.
 static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Adds a message and tells it on standard error, unless it has been told before or the user wants none.
+/// Adds a message and writes it to standard error, unless it has been reported before or the user has turned that off.
 pub fn tell(message: String) {
     let quiet = std::env::var_os("FERMATA_SOFTGPU_QUIET").is_some_and(|value| value != "0");
     if !quiet {
@@ -65,13 +65,13 @@ pub fn tell(message: String) {
     note(message);
 }
 
-/// Whether a message with this text has been told.
+/// Whether a message with this text has been reported.
 #[cfg(test)]
 pub fn has_told(text: &str) -> bool {
     TOLD.lock().iter().any(|message| message.contains(text))
 }
 
-/// Tells that a function of the driver API is not supported.
+/// Reports that a function of the driver API is not supported.
 pub fn refuse_call(name: &str) -> cu::CUresult {
     tell(format!(
         "the program called `{name}`, which is not supported"

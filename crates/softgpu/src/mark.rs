@@ -1,4 +1,4 @@
-//! Marks that streams pass.
+//! Marks: points in streams, which are passed once and can be waited for.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,7 +53,7 @@ impl Mark {
         }
     }
 
-    /// When the stream was here, if it has been and keeps time.
+    /// When the stream passed the mark, if it has and the mark keeps time.
     pub fn time(&self) -> Option<Instant> {
         *self.passed.lock()
     }

@@ -1,4 +1,4 @@
-//! Arrays with levels: one array for each.
+//! Mipmapped arrays: each level is an array.
 
 use std::sync::{Arc, LazyLock};
 

@@ -159,12 +159,12 @@ impl Module {
         found.map(|it| it.address).ok_or(NOT_FOUND)
     }
 
-    /// Lets go of the functions. They hold their module: without this neither would ever go away.
+    /// Drops the functions. They hold their module: without this, neither would ever be freed.
     pub fn forget_functions(&self) -> Vec<Arc<Function>> {
         std::mem::take(&mut *self.functions.lock())
     }
 
-    /// Waits for the context's work and throws the module away.
+    /// Waits for the context's work and frees the module.
     pub fn unload(&self, driver: &Driver) {
         let _ = self.context.synchronize();
         driver.modules().remove(self.handle);

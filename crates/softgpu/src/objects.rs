@@ -5,7 +5,7 @@
 //!     ▲                     │            └► Run ─► Work
 //!     └─────────────────────┘
 //! ```
-//! Only what they are stands here. What they do is in `context`, `stream`, `work`, `module` and `graph`.
+//! This file only defines them. Their functions are in `context`, `stream`, `work`, `module` and `graph`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CString, c_void};
@@ -50,7 +50,7 @@ pub struct Context {
     pub cache_config: AtomicU32,
     /// Device output that has not been written yet.
     pub(crate) output: Mutex<Vec<u8>>,
-    /// Code of the fault that killed it; 0 while it is well.
+    /// Code of the fault that ended it; 0 if there was none.
     pub(crate) fault: AtomicU32,
     /// Its end has begun.
     pub(crate) gone: AtomicBool,
@@ -96,7 +96,7 @@ pub struct Stream {
     /// Number unique in the process.
     pub id: u64,
     pub(crate) queue: Arc<Queue>,
-    /// The program has destroyed it; what it had to do is still done.
+    /// The program has destroyed it; its submitted work is still executed.
     pub(crate) destroyed: AtomicBool,
 }
 

@@ -1,6 +1,6 @@
 //! Occupancy: how many blocks a multiprocessor of compute capability 9.0 holds.
 //!
-//! Registers are handed out to warps in units of 256, shared memory to blocks in units of 128 bytes plus
+//! Registers are allocated to warps in units of 256, shared memory to blocks in units of 128 bytes plus
 //! what the system takes of each block.
 
 use crate::attributes::{

@@ -1,4 +1,4 @@
-//! Memory of other processes that is open here.
+//! Memory of other processes that has been opened in this one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Memory pools: memory that is allocated and freed in the order of a stream.
+//! Memory pools: memory that is allocated and freed in stream order.
 //!
 //! An allocation has its address at once; a free happens when the stream gets there. When memory runs out
 //! while frees are still to come, the allocation waits for them.
@@ -67,7 +67,7 @@ impl Pool {
         Self::make(driver, device, handle_types, Origin::Created)
     }
 
-    /// Makes a pool that stands for another process's.
+    /// Makes a pool for an imported pool of another process.
     pub fn import(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
         Self::make(driver, device, 0, Origin::Imported)
     }

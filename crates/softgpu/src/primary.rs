@@ -1,4 +1,4 @@
-//! Primary contexts: one of each device, which all of a process share.
+//! Primary contexts: one for each device, shared by the whole process.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ pub struct Primary {
     handle: u64,
     holders: u32,
     flags: u32,
-    /// A fault has ended one that is gone: a GPU's driver makes no other in this process.
+    /// A fault has ended an earlier one: like a GPU's driver, this one then makes no other in the process.
     spent: bool,
 }
 
@@ -33,7 +33,7 @@ impl Driver {
 }
 
 impl Primary {
-    /// Takes a hold of the primary context, making it if need be.
+    /// Retains the primary context, which is created if needed.
     ///
     /// # Errors
     /// The device is lost, or a fault has ended the last one, as on a GPU.
@@ -66,7 +66,7 @@ impl Primary {
         taken
     }
 
-    /// Lets go of the primary context; the last one to do so destroys it.
+    /// Releases the primary context; the last release destroys it.
     ///
     /// # Errors
     /// It is not retained.

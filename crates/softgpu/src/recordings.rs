@@ -60,7 +60,7 @@ impl Recordings {
     /// Those of an event of another process, whose [`Recordings::file`] and [`Recordings::number`] these are.
     ///
     /// # Errors
-    /// It is another file by now, or never was an event's.
+    /// The descriptor is another file's by now, or never was an event's.
     pub fn open(file: OwnedFd, number: u64) -> Result<Self> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let target = std::fs::read_link(link).map_err(|_| INVALID_VALUE)?;

@@ -1,7 +1,7 @@
 //! Texture and surface references: variables of a module that kernels name where they could have a handle.
 //!
-//! The address of the variable stands for the handle, so that code needs no load, and nothing in the variable's memory
-//! counts. What an address means changes only when the context's work is done: launches use what was bound before.
+//! The address of the variable stands for the handle, so that code needs no load, and the variable's memory is not read.
+//! A binding changes only when the context's work is done: launches use what was bound before them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Reference {
     }
 }
 
-/// All references, and what variables that are bound mean.
+/// All references, and the bindings of variables.
 #[derive(Debug, Default)]
 pub struct References {
     known: Table<Reference>,
@@ -155,7 +155,7 @@ impl Reference {
         *self.set.lock()
     }
 
-    /// Changes what is set, for launches from now on.
+    /// Changes settings or binding, for launches from now on.
     ///
     /// # Errors
     /// What the change says; what it is bound to is gone, or cannot be read like this.

@@ -170,7 +170,7 @@ impl Stream {
         })
     }
 
-    /// Waits until the queue has room, and keeps both locks for who adds to it.
+    /// Waits until the queue has room, and returns both locks for the caller, who adds to it.
     fn room(&self) -> (MutexGuard<'_, Streams>, MutexGuard<'_, QueueState>) {
         let limit = match self.context.device.settings.queue {
             0 => u64::MAX,
@@ -182,7 +182,7 @@ impl Stream {
             if state.submitted - state.completed < limit {
                 return (streams, state);
             }
-            // Others must be able to use the context meanwhile.
+            // Other threads must be able to use the context meanwhile.
             drop(streams);
             self.queue.changed.wait(&mut state);
         }
@@ -228,7 +228,7 @@ impl Stream {
         self.context.check()
     }
 
-    /// Takes the queue's place for the next job, if there is nothing to wait for.
+    /// Takes the queue's turn for the next job, if there is nothing to wait for.
     fn borrow(&self) -> Result<bool> {
         self.context.check()?;
         let streams = self.context.streams.lock();
@@ -282,7 +282,7 @@ impl Stream {
         self.context.check()
     }
 
-    /// Takes the handle away; work already submitted is still done.
+    /// Removes the handle; work already submitted is still executed.
     pub fn destroy(&self) {
         self.destroyed.store(true, Ordering::Relaxed);
         let mut streams = self.context.streams.lock();
@@ -316,7 +316,7 @@ fn run(queue: &Queue, context: &Arc<Context>) {
     }
 }
 
-/// Executes work; what goes wrong kills the context.
+/// Executes work; a failure ends the context.
 fn run_work(work: &Work, context: &Arc<Context>) {
     let run = std::panic::AssertUnwindSafe(|| work.run(context));
     let result = std::panic::catch_unwind(run).unwrap_or(Err(CuError(cu::CUDA_ERROR_UNKNOWN)));

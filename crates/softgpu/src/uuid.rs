@@ -1,4 +1,4 @@
-//! The UUIDs of a machine's devices, and which of them a process sees.
+//! The UUIDs of a machine's devices, and the list of devices that a process sees.
 
 /// The UUID of the machine's device number `place`.
 pub fn uuid_of(place: i32) -> [u8; 16] {
@@ -19,7 +19,7 @@ pub fn visible(text: &str, devices: usize) -> Vec<i32> {
     let mut seen = Vec::new();
     let named = text.split(',').map_while(|name| place(name.trim()));
     for place in named {
-        // CUDA takes a list that names one twice for none.
+        // CUDA takes a list that names a device twice as an empty list.
         if seen.contains(&place) {
             return Vec::new();
         }

@@ -1,7 +1,7 @@
-//! What streams execute.
+//! Executes the work of streams.
 //!
-//! In a context that has met a fault nothing more is executed, but marks are passed and callbacks told,
-//! so that no thread waits for ever.
+//! In a context that has met a fault, work is skipped, but marks are passed and callbacks run, so that no thread waits
+//! for ever.
 
 use std::ffi::c_void;
 use std::io::Write;
@@ -25,7 +25,7 @@ use crate::objects::Context;
 pub use crate::objects::{Callback, KernelWork, Work};
 use crate::settings::MULTIPROCESSORS;
 
-/// How often a wait for a value in memory looks.
+/// The interval at which a wait for a value in memory checks it.
 const POLL: Duration = Duration::from_micros(20);
 
 /// Bytes of the barrier of a cooperative launch, which begins with its size.
@@ -193,7 +193,7 @@ fn run_mem_op(driver: &Driver, context: &Context, op: &MemOp) -> Result {
                 if context.check().is_err() {
                     return Ok(());
                 }
-                // Polled: kernels, copies and other processes write the word as memory, and tell nobody.
+                // Polled: kernels, copies and other processes write the word as memory, without a notification.
                 std::thread::sleep(POLL);
             }
             Ok(())
@@ -259,7 +259,7 @@ impl KernelWork {
             .launch(&self.function.info.name, &launch)
             .map_err(|fault| {
                 if !context.stop.load(Ordering::Relaxed) {
-                    // A GPU would give a code alone, and where it would not the user must know why.
+                    // A GPU gives only a code. The user must know the reason where a GPU would not fail.
                     match fault {
                         Fault::Illegal { .. }
                         | Fault::Timeout { .. }
@@ -333,7 +333,7 @@ mod tests {
             &op(cu::CU_STREAM_WAIT_VALUE_GEQ, 6, false),
             5
         ));
-        // Cyclic: a counter that wrapped is ahead of one that is about to.
+        // Cyclic: a counter that has wrapped is ahead of one that has not yet.
         assert!(wait_is_over(
             &op(cu::CU_STREAM_WAIT_VALUE_GEQ, u64::from(u32::MAX), false),
             0

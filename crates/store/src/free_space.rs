@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::{HostMemory, is_memory};
+
 /// What a file system has left for this user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeSpace {
@@ -12,12 +14,14 @@ pub struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// That of the file system of `path`, or of where it will be made.
+    /// That of the file system of `path`, or of where it will be made; of one in memory no more than the host has available.
     pub fn of(path: &Path) -> Option<Self> {
         let there = path.ancestors().find(|it| it.exists())?;
         let stat = rustix::fs::statvfs(there).ok()?;
+        let memory = is_memory(there).then(HostMemory::now).flatten();
+        let available = memory.map_or(u64::MAX, |it| it.available);
         Some(Self {
-            bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            bytes: stat.f_bavail.saturating_mul(stat.f_frsize).min(available),
             files: (stat.f_files > 0).then_some(stat.f_favail),
         })
     }

@@ -1,5 +1,11 @@
 //! The host's memory, which file systems in memory share with all programs, whatever size they say they have.
 
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// tmpfs, ramfs, hugetlbfs.
+const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+
 /// Bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostMemory {
@@ -31,6 +37,19 @@ impl HostMemory {
     pub fn beyond(&self, parts: u64) -> u64 {
         self.available.saturating_sub(self.total / parts)
     }
+}
+
+/// Whether the file's bytes are in memory.
+pub(crate) fn holds(file: impl AsFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|s| FILE_SYSTEMS.contains(&s.f_type))
+}
+
+/// Whether what is written below `folder`, or where that will be made, is in memory.
+pub fn is_memory(folder: &Path) -> bool {
+    let there = folder.ancestors().find(|it| it.exists());
+    there
+        .and_then(|it| rustix::fs::statfs(it).ok())
+        .is_some_and(|s| FILE_SYSTEMS.contains(&s.f_type))
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::file_key::FileKey;
@@ -11,8 +10,6 @@ use crate::format::PackId;
 use crate::image::ChunkTable;
 use crate::index::Pack;
 use crate::{ChunkId, Result, Store, StoreError, index};
-
-const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
 /// A pack's file, ready or published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,19 +24,6 @@ pub struct PackFile {
     pub bytes: u64,
     /// Whether it is space set aside; else it holds chunks and never changes.
     pub ready: bool,
-}
-
-/// Whether the file's bytes are in memory.
-pub(crate) fn holds(file: impl AsFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|s| FILE_SYSTEMS.contains(&s.f_type))
-}
-
-/// Whether what is written below `folder`, or where that will be made, is in memory.
-pub fn is_memory(folder: &Path) -> bool {
-    let there = folder.ancestors().find(|it| it.exists());
-    there
-        .and_then(|it| rustix::fs::statfs(it).ok())
-        .is_some_and(|s| FILE_SYSTEMS.contains(&s.f_type))
 }
 
 /// The pack at `path`, if it is there.

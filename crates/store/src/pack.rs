@@ -13,10 +13,15 @@ use zerocopy::IntoBytes;
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
 use crate::file_key::FileKey;
 use crate::format::{IndexRecord, PackHeader, PackId};
-use crate::{ChunkId, Result, Store, StoreError, index, memory, sync};
+use crate::{ChunkId, HostMemory, Result, Store, StoreError, host_memory, index, sync};
 
 /// Space is asked of the file system in steps of this many bytes.
 const STEP: u64 = 256 << 20;
+
+/// A pack in memory leaves one part of so many of the host's memory.
+const LEFT: u64 = 64;
+/// Bytes by which it grows before it is asked again how much memory there is.
+const MEMORY_STEP: u64 = 64 << 20;
 
 /// Bytes of a pack that one chunk is for; no other chunk gets them while the writer lives.
 #[derive(Debug, Clone)]
@@ -44,6 +49,8 @@ pub(crate) struct OpenPack {
     /// Whether it is one of those a caller asked for.
     pub wanted: bool,
     allocated: u64,
+    /// Up to where the host has memory for it; all of it where it takes none, or has it already.
+    memory: u64,
     /// Length of the ready file that it was; 0 if it was none, or is one no more.
     ready: u64,
     records: Vec<IndexRecord>,
@@ -80,7 +87,8 @@ impl OpenPack {
         };
         let file = Arc::new(direct::open(&path, flags, "create pack")?);
         let stat = rustix::fs::fstat(&*file).map_err(|e| StoreError::io("stat", &path, 0, e))?;
-        let allocated = match memory::holds(&*file) {
+        let in_memory = host_memory::holds(&*file);
+        let allocated = match in_memory {
             true => u64::MAX,
             false => ready.unwrap_or(0),
         };
@@ -95,6 +103,10 @@ impl OpenPack {
             most,
             wanted: is_wanted,
             allocated,
+            memory: match in_memory && ready.is_none() {
+                true => 0,
+                false => u64::MAX,
+            },
             ready: ready.unwrap_or(0),
             records: Vec::new(),
         };
@@ -128,6 +140,7 @@ impl OpenPack {
     /// `Full` or `Io`.
     pub fn place(&mut self, length: u64) -> Result<Place> {
         let offset = self.next;
+        self.check_memory(offset + blocks(length))?;
         self.allocate(offset + blocks(length))?;
         self.next = offset + blocks(length);
         Ok(Place {
@@ -137,6 +150,22 @@ impl OpenPack {
             offset,
             length: length as u32,
         })
+    }
+
+    /// Refuses to grow to `end` bytes where the host's memory would not last: a file system in memory may be larger than that, and the
+    /// kernel ends processes when it is used up.
+    fn check_memory(&mut self, end: u64) -> Result<()> {
+        if end <= self.memory {
+            return Ok(());
+        }
+        let step = end - self.memory + MEMORY_STEP;
+        match HostMemory::now().is_some_and(|it| it.beyond(LEFT) < step) {
+            true => Err(StoreError::full("write", &self.path, end - self.next)),
+            false => {
+                self.memory = end + MEMORY_STEP;
+                Ok(())
+            }
+        }
     }
 
     /// Says that the place holds the chunk.

@@ -13,7 +13,7 @@ use crate::file_key::FileKey;
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
-use crate::{ChunkId, Result, Store, StoreError, memory};
+use crate::{ChunkId, Result, Store, StoreError, host_memory};
 
 /// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
 pub struct ChunkReader {
@@ -70,7 +70,7 @@ impl ChunkReader {
     /// For a caller that holds the exclusive lock.
     pub(crate) fn under_lock(store: Store, index: Arc<Index>) -> Self {
         Self {
-            in_memory: memory::is_memory(store.dir()),
+            in_memory: host_memory::is_memory(store.dir()),
             store,
             index: Mutex::new(index),
             copies: None,

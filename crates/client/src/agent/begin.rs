@@ -1,4 +1,4 @@
-//! How the session begins: the daemon is met, the agent starts, the devices are asked for.
+//! Begins the session: connects with the daemon, starts the agent, and asks the worker for its devices.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub fn begin() -> Result {
 fn start() -> core::result::Result<Session, CUresult> {
     let visible = visible();
     if names_none(&visible) {
-        // As natively: a program that uses no GPU so needs no worker.
+        // As natively; a program that sees no GPU needs no worker.
         return Err(CUDA_ERROR_NO_DEVICE);
     }
     let (Ok(path), Ok(token)) = (std::env::var(ENV_SOCKET), std::env::var(ENV_TOKEN)) else {
@@ -58,7 +58,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         Ok(control)
     };
     let control = in_turn(connect).map_err(|refusal| {
-        // A list may name devices that are not there: that is no fault of the system.
+        // A list may name devices that do not exist; that is no failure of the system.
         let is_listed = matches!(visible, Visible::Listed(_));
         let no_device = is_listed && matches!(refusal, NotWelcome::NoDevice(_));
         let reason = String::from(refusal);
@@ -91,7 +91,7 @@ fn start() -> core::result::Result<Session, CUresult> {
     Ok(Session::new(devices))
 }
 
-/// Whether a list begins with what names no device, so that nothing of it is seen.
+/// Whether a list begins with an entry that names no device, which hides all devices.
 fn names_none(visible: &Visible) -> bool {
     match visible {
         Visible::All => false,
@@ -102,8 +102,8 @@ fn names_none(visible: &Visible) -> bool {
     }
 }
 
-/// Connects as soon as no checkpoint of the session is under way, and it is not paused. Between two attempts no connection is open, since CRIU
-/// cannot dump one.
+/// Connects as soon as no checkpoint of the session is under way, and it is not paused. Between two attempts no connection
+/// is open, because CRIU cannot dump one.
 fn in_turn<T>(
     connect: impl Fn() -> core::result::Result<T, NotWelcome>,
 ) -> core::result::Result<T, NotWelcome> {
@@ -118,10 +118,10 @@ fn in_turn<T>(
                 return Err("checkpoints of the session do not end".to_owned().into());
             }
             Err(NotWelcome::Later) => {}
-            // It ends when its user says so.
+            // A pause ends when the user resumes the session.
             Err(NotWelcome::Paused) => until = Instant::now() + TURN_TIME,
         }
-        // Polled: without a connection the daemon cannot tell.
+        // Polled: without a connection the daemon cannot notify this process.
         std::thread::sleep(TURN);
     }
 }

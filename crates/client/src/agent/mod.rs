@@ -1,4 +1,4 @@
-//! The agent thread: the daemon's hand inside the program.
+//! The agent thread: it serves the daemon inside the program, parks the program's threads, and detaches and reattaches.
 //!
 //! ```text
 //!   serving ── Quiesce ──► stopped ── Detach ──► detached ── wake block ──► reattaching
@@ -7,9 +7,9 @@
 //!                                                    └◄──── failed: wait for the next summons
 //! ```
 //! When the daemon ends while the program is attached, the program goes on, and the agent looks for the next
-//! daemon where the last one was.
+//! daemon at the same socket.
 //!
-//! While threads are parked it allocates from our own allocator only and calls nothing of the C library
+//! While threads are parked, the agent allocates only from this library's allocator and calls no function of the C library
 //! that may lock.
 
 pub mod begin;
@@ -38,14 +38,14 @@ use crate::thread::gate;
 use crate::thread::quiet;
 use crate::thread::signal;
 
-/// How often the daemon's summons is looked for.
+/// The interval at which the agent looks for the daemon's summons.
 const WAKE_POLL: Duration = Duration::from_millis(1);
-/// How often a daemon is looked for.
+/// The interval at which the agent looks for a new daemon.
 const RETURN_POLL: Duration = Duration::from_millis(200);
-/// How often it is looked whether that time has come.
+/// The interval at which it checks whether that time has come.
 const RETURN_TURN: Duration = Duration::from_millis(40);
-/// How long the worker may take to send the regions after a reattachment: as long as the daemon waits. It registers each
-/// with the driver, and a worker that is gone is noticed at once.
+/// How long the worker may take to send the regions after a reattachment: as long as the daemon waits. The worker registers
+/// each with the driver; its end would be noticed at once.
 const REGIONS: Duration = Duration::from_secs(600);
 
 /// The control socket's number, for the forked child to close.
@@ -54,7 +54,7 @@ static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// Starts the agent. Its thread has every signal blocked.
 ///
 /// # Errors
-/// The signal is taken, or no thread can be made.
+/// The signal cannot be installed, or no thread can be made.
 pub fn start(control: Control, home: Summons) -> io::Result<()> {
     signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
@@ -82,8 +82,8 @@ fn run(control: Control, mut home: Summons) {
         let message = match &control {
             Some(connection) => serve(connection),
             None => {
-                // The daemon is gone; the worker is not. Polled: the next daemon's socket is a name in a folder, and the
-                // program gets no descriptor that could tell of it, which a dump would have to know.
+                // The daemon has ended, the worker has not. Polled: a descriptor that reports the next daemon's socket would have
+                // to be known to a dump.
                 control = wait::until(Duration::MAX, RETURN_TURN, || {
                     let may_look = looked.elapsed() >= RETURN_POLL && link::current().is_ok();
                     looked = if may_look { Instant::now() } else { looked };
@@ -122,7 +122,7 @@ fn run(control: Control, mut home: Summons) {
     }
 }
 
-/// What need not be done before the threads run.
+/// Work after a resume that need not be done before the threads run.
 fn relieve() {
     if let Ok(link) = link::current() {
         link.producer.relieve();
@@ -145,7 +145,7 @@ fn serve(control: &Control) -> Result<ToAgent, ControlError> {
     }
 }
 
-/// Whether the control socket has something within `limit`, less than a second.
+/// Whether the control socket becomes readable within `limit`, less than a second.
 fn wait_for(control: &Control, limit: Duration) -> bool {
     let time = Timespec {
         tv_sec: 0,
@@ -181,7 +181,7 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
     let order = answer.and_then(|()| await_order(control));
     match order {
         Ok(ToAgent::Detach) => {
-            // From here on only a summons brings it back: the next daemon must know, should this one die.
+            // From here on the agent waits for a summons: the block says so to the next daemon, should this one end.
             wake::wait();
             detach();
             // The daemon takes a closed connection for the same answer.
@@ -209,7 +209,7 @@ fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
     }
 }
 
-/// Lets go of everything shared with anybody. Every thread is parked or rests, and the device is idle.
+/// Releases ring, socket and memory shared with the worker. Every thread is parked or rests, and the device is idle.
 fn detach() {
     if let Some(session) = session::begun() {
         for block in host::shared(&session.memory) {
@@ -221,19 +221,19 @@ fn detach() {
             }
         }
     }
-    // It still needs the ring to be told.
+    // Before the ring is released, which the callback thread uses.
     callback::leave();
     if let Err(error) = link::let_go() {
         notice::write(&format!("cannot let go of the ring: {error}"));
     }
 }
 
-/// Waits for the daemon's summons and follows it until that works; then lets the threads run. None when
-/// the daemon has nothing for this program any more: the threads run, and their calls fail.
+/// Waits for the daemon's summons and follows it, until that succeeds; then lets the threads run. `None` if the daemon
+/// has rejected the program for good: the threads run, and their calls fail.
 fn reattach() -> Option<(Control, Summons)> {
     loop {
-        // Polled: the daemon writes the block from outside (`/proc/PID/mem`), which wakes no futex, and a dumped program
-        // holds nothing else that it could be told by.
+        // Polled: the daemon writes the block from outside (`/proc/PID/mem`), which wakes no futex, and a detached program
+        // has no descriptor by which the daemon could notify it.
         let come = wait::until(Duration::MAX, WAKE_POLL, || {
             let summons = wake::summons();
             if summons.is_none() {
@@ -266,28 +266,28 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
         return Err(reason);
     }
     if !resume && control.send(&FromAgent::Mapped, &[]).is_ok() {
-        // A daemon that has ended meanwhile lets it go on as well: its worker serves.
+        // If the daemon has ended meanwhile, the program goes on, too: its worker serves it.
         let _ = await_order(&control);
     }
     callback::come_back();
-    // From here on the worker goes on with what was queued.
+    // From here on the worker executes queued operations.
     if let Ok(link) = link::current() {
         link.producer.announce();
     }
-    // A daemon that has ended meanwhile is noticed when it is listened to: the program runs.
+    // If the daemon has ended meanwhile, the next receive notices; the program runs.
     let _ = go_on(&control);
     Ok(control)
 }
 
-/// Lets the threads run and says so. It is said first: a program may end as soon as it runs, and whoever lets it go on must be
-/// able to tell that from one that ended before.
+/// Reports that the threads run, then lets them run. In this order, because a program may end as soon as it runs, and the
+/// daemon must be able to tell that from an end before.
 fn go_on(control: &Control) -> Result<(), ControlError> {
     let said = control.send(&FromAgent::Resumed, &[]);
     gate::open();
     said
 }
 
-/// A connection to the daemon that has taken the last one's place, if there is one.
+/// A connection to the daemon that has replaced the last one, if there is one.
 fn come_back(home: &Summons) -> Option<Control> {
     let control = Control::connect(home.socket.as_ref(), "fermatad").ok()?;
     let back = FromAgent::Back {

@@ -1,11 +1,11 @@
-//! Stopping every thread at a consistent point.
+//! Stops every thread of the program at a consistent point.
 //!
 //! ```text
 //!  close the gate ─► all parked, or resting in a wait for the worker ─► worker: all before is taken, the device idle
 //!                      ▲                                                      │
 //!                      └── an answer has come: its thread ends its call ◄─────┴─► none: stopped
 //! ```
-//! What the worker has not given the device stays with it, in order, and so do the requests of threads that rest.
+//! Operations not yet given to the device stay queued in the worker, in order, as do the requests of threads that rest.
 
 use std::time::{Duration, Instant};
 
@@ -19,20 +19,20 @@ use crate::thread::restart;
 use crate::thread::signal;
 use crate::thread::threads::{self, Status};
 
-/// How soon it is looked again at what may have changed already.
+/// The shortest pause before the state of threads is checked again.
 const SOON: Duration = Duration::from_micros(50);
 
 /// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A thread that still blocks the signal after so many looks, [`AGAIN`] apart, means to. Looks at one that waits for
-/// a core do not count.
+/// A thread that still blocks the signal after so many checks, [`AGAIN`] apart, does so on purpose. Checks while it waits
+/// for a core do not count.
 const MASK_LOOKS: u32 = 50;
 
 /// Why the program cannot be stopped now.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What stands in the way.
+    /// What prevents the stop.
     pub reason: String,
     /// What the user can do.
     pub hint: String,
@@ -47,19 +47,19 @@ impl Refusal {
     }
 }
 
-/// A program that stands still.
+/// A stopped program.
 #[derive(Debug, Clone, Copy)]
 pub struct Still {
     /// Threads parked.
     pub threads: u32,
-    /// How long that took; what they had launched came to its end only then.
+    /// How long the parking took; the wait for the device came after it.
     pub parking: Duration,
 }
 
 /// Parks every thread but the caller and waits until the GPU is idle.
 ///
 /// # Errors
-/// Why not; the program runs on as before.
+/// The reason for a refusal; the program runs on as before.
 pub fn quiesce(deadline: Duration) -> Result<Still, Refusal> {
     let begun = Instant::now();
     let end = begun + deadline;
@@ -72,7 +72,7 @@ pub fn quiesce(deadline: Duration) -> Result<Still, Refusal> {
     done
 }
 
-/// Parks and drains until no thread has an answer that it has not taken: it would be lost with the ring.
+/// Parks and drains until every thread has taken its answer: an answer left in the ring would be lost with it.
 fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
     let mut parking = None;
     loop {
@@ -98,7 +98,7 @@ fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
     }
 }
 
-/// Refuses at once if a thread can never be parked; at `end` if it has not run until then.
+/// Refuses if a thread keeps the parking signal blocked; at `end` if the thread has not had a core until then.
 fn check_masks(end: Instant) -> Result<(), Refusal> {
     let bit = 1u64 << (signal::chosen() - 1);
     let blocking = |tid| {
@@ -108,7 +108,7 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
     };
     for tid in others()? {
         let (mut looks, mut ran) = (0, threads::time_run(tid));
-        // A thread that is being made has every signal blocked for a moment, which is long where cores are scarce.
+        // A new thread has every signal blocked for a moment, which is long where cores are scarce.
         while let Some(status) = blocking(tid) {
             if looks == MASK_LOOKS {
                 let signal = signal::chosen();
@@ -117,7 +117,7 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
                     "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
                 ));
             }
-            // Polled: the kernel tells nobody that a thread has changed its mask.
+            // Polled: the kernel does not report that a thread has changed its mask.
             std::thread::sleep(AGAIN);
             let before = std::mem::replace(&mut ran, threads::time_run(tid));
             let waits_for_a_core = status.state == 'R' && ran.is_some() && ran == before;
@@ -129,8 +129,8 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Sends the signal until every thread is parked. Once a whole listing holds only parked threads, the
-/// next one shows whatever they made before they stopped; two such listings in a row are the end.
+/// Sends the signal until every thread is parked. Threads may have created others before they parked, so it ends after
+/// two listings in a row that hold only parked threads.
 fn park_all(end: Instant) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
     let mut pause = SOON;
@@ -203,7 +203,7 @@ fn drain(end: Instant) -> Result<(), Refusal> {
     }
 }
 
-/// Waits until the callback thread, which is not parked, has come to rest.
+/// Waits until the callback thread, which is not parked, runs no callback.
 fn idle(end: Instant) -> Result<(), Refusal> {
     match callback::await_idle(end.saturating_duration_since(Instant::now())) {
         true => Ok(()),
@@ -227,8 +227,8 @@ fn others() -> Result<Vec<i32>, Refusal> {
     Ok(tids)
 }
 
-/// Whether a thread stands still until the gate opens: parked, resting, or waiting for a lock of our own that one which
-/// rests may hold. Once all are still, none of them can give a lock back.
+/// Whether a thread stands still until the gate opens: parked, resting, or waiting for a lock of this library that a
+/// resting thread may hold. Once all threads are still, none of them can release a lock.
 fn is_still(tid: i32) -> bool {
     gate::is_parked(tid)
         || gate::may_be_blocked(tid) && threads::waits_for_lock(tid)

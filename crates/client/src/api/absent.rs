@@ -1,6 +1,6 @@
-//! What devices say that they cannot: each function answers as a driver does on a device that can not.
+//! Exported functions for features that the devices report as missing: each answers as a driver does on such a device.
 //!
-//! `devices` withholds the attributes, so that a program which asks takes another way.
+//! [`crate::object::devices`] reports the attributes as 0, so that a program which queries them does not use the feature.
 
 use core::ffi::{c_uint, c_ulonglong};
 
@@ -29,7 +29,7 @@ driver_api! {
         cannot(granularity.is_null())
     }
 
-    // No handle is one of a multicast object.
+    // No handle names a multicast object.
 
     fn cuMulticastAddDevice(_handle: sys::CUmemGenericAllocationHandle, device: sys::CUdevice) {
         session()?.devices.get(device)?;

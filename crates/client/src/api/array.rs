@@ -1,4 +1,4 @@
-//! Arrays, and copies from and to them in one dimension.
+//! Exported functions for arrays, and for one-dimensional copies from and to them.
 
 use core::ffi::c_void;
 

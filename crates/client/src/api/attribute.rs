@@ -1,4 +1,5 @@
-//! Attributes of streams and of ranges of managed memory, and calls that have nothing to do here.
+//! Exported functions for attributes of streams and of ranges of managed memory, for events of contexts, and functions
+//! that have no effect here.
 
 use core::ffi::c_void;
 
@@ -146,8 +147,8 @@ fn check_managed(address: u64, count: usize) -> Result {
     }
 }
 
-/// What is true of memory that is shared all the time: no preference, nothing prefetched, no device mapped
-/// in particular.
+/// Writes an attribute as for memory that all devices share: no preferred location, nothing prefetched, no device
+/// recorded as accessing it.
 fn put_range_attribute(
     data: Out<c_void>,
     size: usize,

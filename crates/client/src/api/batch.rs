@@ -1,4 +1,4 @@
-//! Several operations in one call.
+//! Exported functions that issue several copies or word operations in one call.
 
 use core::ffi::{c_uint, c_ulonglong};
 

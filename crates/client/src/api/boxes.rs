@@ -1,4 +1,4 @@
-//! Copies in two and three dimensions.
+//! Exported functions for copies in two and three dimensions.
 
 use core::ffi::c_void;
 
@@ -45,7 +45,7 @@ driver_api! {
     }
 }
 
-/// One side as the API's structures describe it.
+/// One side of a copy as the API's structures describe it.
 pub(super) struct Side {
     kind: sys::CUmemorytype,
     host: *mut c_void,

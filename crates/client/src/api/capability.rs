@@ -1,4 +1,4 @@
-//! What devices can do beyond their attributes.
+//! Exported functions that query capabilities of devices beyond their attributes.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -75,7 +75,7 @@ driver_api! {
         width.set(*answer.first().ok_or(sys::CUDA_ERROR_UNKNOWN)? as usize)
     }
 
-    /// What a program would be notified of, more memory in use than it was promised, is never found here.
+    /// Succeeds without effect: the event to be notified of, more memory in use than promised, never happens here.
     fn cuDeviceRegisterAsyncNotification(
         device: sys::CUdevice,
         call: sys::CUasyncCallback,

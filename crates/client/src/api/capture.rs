@@ -1,4 +1,4 @@
-//! Stream capture.
+//! Exported functions for stream capture.
 
 use core::ffi::c_uint;
 use fermata_abi::op::StreamId;
@@ -120,7 +120,7 @@ fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
     })
 }
 
-/// Node lists handed out, one per stream: good until the next such call for the stream.
+/// The node list that was last returned for each stream; it stays valid until the next such call for the stream.
 static LISTS: Mutex<Vec<(StreamId, Vec<usize>)>> = Mutex::new(Vec::new());
 
 fn info(

@@ -1,4 +1,4 @@
-//! Contexts.
+//! Exported functions for contexts.
 
 use core::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
@@ -133,7 +133,7 @@ driver_api! {
 
     fn cuCtxGetFlags(flags: Out<c_uint>) {
         session()?;
-        // With unified addressing every context maps host memory, and the driver says so whatever was asked for.
+        // With unified addressing every context maps host memory, and the driver always reports the flag.
         flags.set(current()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
     }
 
@@ -202,7 +202,7 @@ driver_api! {
         fault::check_current()?;
         session()?;
         current()?;
-        // A preference: devices without a configurable cache take no notice either.
+        // Only a preference: devices without a configurable cache ignore it, too.
         if config > sys::CU_FUNC_CACHE_PREFER_EQUAL { Err(sys::CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
@@ -243,8 +243,8 @@ driver_api! {
     }
 }
 
-/// The device of the current context. A primary context that was reset still says where it is: runtimes ask before
-/// they retain it again.
+/// The device of the current context, also of a primary context that was reset: runtimes ask before they retain it
+/// again.
 fn current_device() -> Result<sys::CUdevice> {
     let reset = current_or_none().filter(|context| context.primary);
     Ok(reset.map_or_else(current, Ok)?.device)

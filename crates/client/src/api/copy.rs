@@ -1,4 +1,4 @@
-//! Copies in one dimension.
+//! Exported functions for one-dimensional copies.
 
 use core::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! Devices: answered from the table that the worker sent at the start.
+//! Exported functions for devices, answered from the table that the worker sent at the start.
 
 use core::ffi::{c_char, c_int, c_uint};
 

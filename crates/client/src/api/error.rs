@@ -1,4 +1,4 @@
-//! Names and texts of results.
+//! Exported functions for the names and texts of results.
 
 use core::ffi::{CStr, c_char};
 
@@ -28,7 +28,7 @@ fn find(error: sys::CUresult) -> Option<(&'static CStr, &'static CStr)> {
     Some((RESULTS[at].1, RESULTS[at].2))
 }
 
-/// Every result in ascending order, its name and its text.
+/// Every result with its name and its text, in ascending order.
 static RESULTS: [(sys::CUresult, &CStr, &CStr); 101] = [
     (sys::CUDA_SUCCESS, c"CUDA_SUCCESS", c"no error"),
     (

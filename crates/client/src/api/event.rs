@@ -1,4 +1,4 @@
-//! Events.
+//! Exported functions for events.
 
 use core::ffi::c_uint;
 
@@ -20,7 +20,7 @@ const FLAGS: c_uint =
 
 driver_api! {
     fn cuEventCreate(event: Out<sys::CUevent>, flags: c_uint) {
-        // Events of several processes keep no time.
+        // Interprocess events cannot be timed.
         let timed_between = flags & (sys::CU_EVENT_INTERPROCESS | sys::CU_EVENT_DISABLE_TIMING) == sys::CU_EVENT_INTERPROCESS;
         if flags & !FLAGS != 0 || timed_between {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);

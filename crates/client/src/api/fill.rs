@@ -1,4 +1,4 @@
-//! Fills.
+//! Exported functions for fills (`cuMemset*`).
 
 use core::ffi::{c_uchar, c_uint, c_ushort};
 use fermata_abi::op::Address;

@@ -1,4 +1,4 @@
-//! Functions.
+//! Exported functions for `CUfunction` handles.
 
 use core::ffi::{c_char, c_int};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Graphs: making, changing and asking.
+//! Exported functions that create, change and query graphs.
 
 use core::ffi::c_uint;
 
@@ -214,7 +214,7 @@ fn to_edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
     }
 }
 
-/// Writes as many handles as there is room for; with no room at all, only says how many there are.
+/// Writes as many handles as there is room for; without a list, only their number.
 fn list(
     graphs: &mut State,
     graph: GraphId,

@@ -1,4 +1,4 @@
-//! Nodes of any kind through one structure.
+//! Exported functions for graph nodes of any kind, whose parameters come in one structure.
 
 use core::ffi::{c_uint, c_void};
 

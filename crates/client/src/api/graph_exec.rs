@@ -1,4 +1,4 @@
-//! Executable graphs.
+//! Exported functions for executable graphs.
 
 use core::ffi::{c_char, c_uint, c_ulonglong};
 
@@ -210,7 +210,7 @@ driver_api! {
     }
 }
 
-/// Gives a node that has kernels other parameters.
+/// Sets the parameters of a node that has kernels.
 fn set_kernels(exec: sys::CUgraphExec, node: sys::CUgraphNode, kind: NodeKind) -> Result {
     let mut graphs = session()?.graphs.lock();
     graphs.set_exec(exec, of(node), kind)?;

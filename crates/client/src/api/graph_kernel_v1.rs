@@ -1,4 +1,4 @@
-//! Kernel nodes as CUDA 11 passed them: without a kernel of a library and without a context.
+//! Exported functions for kernel nodes with the parameters of CUDA 11, which have no library kernel and no context.
 
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{KernelNode, NodeKind};

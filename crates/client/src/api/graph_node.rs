@@ -1,4 +1,4 @@
-//! Nodes of graphs: adding them, reading and replacing their parameters.
+//! Exported functions that add nodes to graphs, and read and set their parameters.
 
 use core::ffi::c_void;
 
@@ -317,8 +317,8 @@ pub(super) fn kernel(node: GraphNodeId) -> Result<KernelNode> {
     }
 }
 
-/// Memory for an allocation node. It exists from now on, for as long as the program: a graph that
-/// allocates the same memory again and again finds it there.
+/// Memory for an allocation node. It is allocated now and for the rest of the program: every launch of the graph gets
+/// the same memory.
 pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAllocNode> {
     let session = session()?;
     let context = current()?;

@@ -1,4 +1,4 @@
-//! Node parameters between the API's structures and the graph model.
+//! Converts node parameters between the API's structures and the graph model.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
@@ -51,16 +51,16 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
     })
 }
 
-/// A parameter block and pointers to the parameters in it, kept for as long as the program may look.
+/// A parameter block and pointers to the parameters in it, kept for as long as the program may read them.
 struct View {
     block: Vec<u8>,
     pointers: Vec<usize>,
 }
 
-/// Views handed out, by node: the last one of each.
+/// The last view that was returned for each node.
 static VIEWS: Mutex<Option<HashMap<GraphNodeId, View>>> = Mutex::new(None);
 
-/// A kernel node as the API's structure, whose parameter list stays good until the next such call.
+/// A kernel node as the API's structure, whose parameter list stays valid until the next such call for the node.
 pub(super) fn kernel_params(
     node: GraphNodeId,
     kernel: &KernelNode,
@@ -174,7 +174,7 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
     })
 }
 
-/// An end of a copy with the kind of memory that its address has: the runtime understands no other answer.
+/// An end of a copy with the memory type that its address has: the runtime accepts no other answer.
 fn placed(end: &CopyEnd) -> CopyEnd {
     let mut end = *end;
     if end.place == Place::Unified {

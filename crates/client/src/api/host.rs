@@ -1,4 +1,4 @@
-//! Pinned, registered and managed memory.
+//! Exported functions for pinned, registered and managed memory.
 
 use core::ffi::{c_uint, c_void};
 
@@ -22,7 +22,7 @@ const HOST_REGISTER_FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE
     | sys::CU_MEMHOSTREGISTER_DEVICEMAP
     | sys::CU_MEMHOSTREGISTER_IOMEMORY
     | sys::CU_MEMHOSTREGISTER_READ_ONLY;
-/// Host memory, where a device is asked for.
+/// The device number that stands for host memory.
 const CPU: sys::CUdevice = -1;
 
 driver_api! {
@@ -154,7 +154,7 @@ fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Whether an advice says where: others take something back, or hold everywhere.
+/// Whether an advice names a location: the others undo an advice, or hold for all devices.
 fn names_place(advice: sys::CUmem_advise) -> Result<bool> {
     match advice {
         sys::CU_MEM_ADVISE_SET_PREFERRED_LOCATION
@@ -184,8 +184,7 @@ fn check_location(location: &sys::CUmemLocation) -> Result {
     }
 }
 
-/// Hints about managed memory change nothing here, where it is shared memory; but their range must be
-/// such memory.
+/// Checks that a hint's range is managed memory. Hints have no effect: managed memory is memory shared with the worker.
 pub(super) fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
     fault::check_current()?;
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);

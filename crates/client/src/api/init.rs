@@ -1,4 +1,4 @@
-//! Initialisation and entry points.
+//! Exported functions for initialisation and entry points.
 
 use core::ffi::{c_int, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! Launches and host functions.
+//! Exported functions for launches and host functions.
 
 use core::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -120,17 +120,17 @@ driver_api! {
     }
 }
 
-/// Launch attributes, sorted by what becomes of them.
+/// Launch attributes, sorted by how they are handled.
 pub(super) struct Attributes<'a> {
     /// Whether all blocks run at once.
     pub cooperative: bool,
-    /// Those that the driver gets as they are, in a graph as well.
+    /// Those that are passed to the driver unchanged, in a graph as well.
     pub plain: Vec<LaunchAttribute<'a>>,
-    /// In a capture, an edge says this: the kernel may begin before the one in front of it has ended.
+    /// The kernel may begin before the previous one has ended; in a capture, the edge says so.
     early: Option<LaunchAttribute<'a>>,
     /// Events that the launch records, with the attributes that say so.
     events: Vec<(sys::CUevent, u32, [u8; 64])>,
-    /// Whether a node is wanted that the device can change.
+    /// Whether a device-updatable node is requested.
     updatable: bool,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Issues a launch that says more than how the kernel runs, or captures it.
+/// Issues or captures a launch with attributes that concern more than the kernel: events, an early begin, device updates.
 #[cold]
 fn issue_special(
     session: &Session,
@@ -196,7 +196,7 @@ fn issue_special(
     stream: sys::CUstream,
 ) -> Result {
     if given.updatable {
-        // Kernels that change nodes of a running graph: nothing would know what the graph does.
+        // Kernels could then change nodes of a running graph, and its operations would be unknown.
         return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
     }
     fault::check(context.handle)?;
@@ -204,7 +204,7 @@ fn issue_special(
     let mut events = Vec::new();
     for (event, id, value) in given.events {
         let event = session.events.get(event)?;
-        // As the driver: such events keep no time, and are no other process's.
+        // As in the driver: such events are not timed, and not interprocess events.
         if event.flags & sys::CU_EVENT_DISABLE_TIMING == 0 || event.is_between() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }

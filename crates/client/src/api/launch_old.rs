@@ -1,4 +1,4 @@
-//! Launches as CUDA 2 made them: block, shared memory and parameters are set first, and stay with the function.
+//! Exported functions for launches of CUDA 2: block, shared memory and parameters are set first, and stay with the function.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::work::launch::LaunchShape;
 /// Most bytes of parameters.
 const MOST: usize = 4096;
 
-/// What has been set.
+/// The settings of one function.
 #[derive(Debug, Clone, Default)]
 struct Settings {
     block: [u32; 3],
@@ -27,7 +27,7 @@ struct Settings {
     params: Vec<u8>,
 }
 
-/// By function.
+/// Settings by function.
 static SETTINGS: Mutex<Option<HashMap<FunctionId, Settings>>> = Mutex::new(None);
 
 driver_api! {
@@ -88,7 +88,7 @@ fn change(function: sys::CUfunction, how: impl FnOnce(&mut Settings)) -> Result 
     Ok(())
 }
 
-/// Sets bytes of the parameters, which grow where they are too few.
+/// Sets bytes of the parameter block, which grows as needed.
 fn set(function: sys::CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     let from = usize::try_from(offset).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
     let end = from.saturating_add(bytes.len());

@@ -1,4 +1,4 @@
-//! Libraries and kernels.
+//! Exported functions for libraries and kernels.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -120,7 +120,7 @@ driver_api! {
         Ok(())
     }
 
-    /// No device here has functions that the host can call too.
+    /// Always fails: no device here has functions that the host can call, too.
     fn cuLibraryGetUnifiedFunction(
         _function: Out<*mut c_void>,
         library: sys::CUlibrary,

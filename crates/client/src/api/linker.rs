@@ -1,5 +1,5 @@
-//! Linking while the program runs. A linker here only collects what it is given; the worker's driver links it all
-//! when the program wants the image. So a checkpoint at any moment has nothing of it to save.
+//! Exported functions for linking at run time. A linker only collects its inputs here; the worker's driver links them
+//! when the program asks for the image. So a checkpoint has no linker state to save.
 
 use core::ffi::{c_char, c_uint, c_void};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::object::context::current;
 use crate::object::session::session;
 use crate::result::Result;
 
-/// An input.
+/// An input of a linker.
 struct Input {
     kind: sys::CUjitInputType,
     name: String,
@@ -26,7 +26,7 @@ struct Input {
     options: Vec<(u32, u64)>,
 }
 
-/// Where the program wants the linker's words.
+/// A log buffer of the program.
 #[derive(Clone, Copy)]
 struct Log {
     /// Address of the buffer.
@@ -35,13 +35,13 @@ struct Log {
     size: usize,
 }
 
-/// What a linker has been given.
+/// A linker: its inputs so far.
 #[derive(Default)]
 struct Linker {
     options: Vec<(u32, u64)>,
     inputs: Vec<Input>,
     logs: Vec<Log>,
-    /// What it was linked into: the program may read it until it destroys the linker.
+    /// The linked image: the program may read it until it destroys the linker.
     image: Option<Arc<Vec<u8>>>,
 }
 
@@ -166,7 +166,7 @@ fn read((count, options, values): Options, logs: &mut Vec<Log>) -> Result<Vec<(u
     Ok(plain)
 }
 
-/// Writes `words` into the program's buffers, as far as they have room.
+/// Writes `words` into the program's log buffers, truncated to their sizes.
 fn say(logs: &[Log], words: &str) {
     for log in logs {
         let buffer = std::ptr::with_exposed_provenance_mut(log.buffer);

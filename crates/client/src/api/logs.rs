@@ -1,4 +1,4 @@
-//! The driver's log of errors, which stays empty: what goes wrong in the worker stands in the session's log.
+//! Exported functions for the driver's error log, which stays empty: errors in the worker are in the session's log.
 
 use core::ffi::{c_char, c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! Device memory.
+//! Exported functions for device memory.
 
 use core::ffi::c_uint;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Arrays with levels, and what is asked about arrays that no device here can make.
+//! Exported functions for mipmapped arrays, and queries about sparse arrays and arrays mapped later, which are refused.
 
 use core::ffi::c_uint;
 
@@ -34,8 +34,8 @@ driver_api! {
         session.mipmaps.destroy(&session.arrays, mipmap)
     }
 
-    // Sparse arrays, and arrays whose memory is mapped later, are refused where they would be made. Of all others the
-    // driver says that the question is not for them.
+    // Sparse arrays, and arrays whose memory is mapped later, cannot be created. For all others the driver answers that
+    // the query does not apply.
 
     fn cuArrayGetSparseProperties(_properties: Out<sys::CUDA_ARRAY_SPARSE_PROPERTIES>, array: sys::CUarray) {
         session()?.arrays.get(array)?;

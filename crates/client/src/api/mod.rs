@@ -1,4 +1,4 @@
-//! The exported functions, in the driver API's groups.
+//! The exported functions, one file for each group of the driver API.
 
 mod absent;
 mod array;

@@ -1,4 +1,4 @@
-//! Modules.
+//! Exported functions for modules.
 
 use core::ffi::{c_char, c_uint, c_void};
 
@@ -103,7 +103,7 @@ pub(super) fn read_image(path: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The log buffer among the options of a load, and its bytes.
+/// The log buffer among the options of a load, and its size in bytes.
 pub(super) struct Logs(Option<(Out<c_char>, usize)>);
 
 impl Logs {
@@ -120,7 +120,7 @@ impl Logs {
         Ok(Self(buffer.map(|buffer| (buffer.cast(), size))))
     }
 
-    /// Writes what the compiler said, cut to the buffer.
+    /// Writes the compiler's log, truncated to the buffer.
     pub(super) fn fill(&self, log: &str) {
         if let Some((buffer, size)) = self.0 {
             // Not null, and a NUL has room.

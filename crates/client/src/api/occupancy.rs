@@ -1,4 +1,4 @@
-//! Occupancy: every answer is the driver's.
+//! Exported functions for occupancy; every answer comes from the driver.
 
 use core::ffi::{c_int, c_uint};
 

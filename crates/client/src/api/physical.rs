@@ -1,4 +1,4 @@
-//! Physical memory and address ranges.
+//! Exported functions for physical memory and address ranges.
 
 use core::ffi::{c_ulonglong, c_void};
 use fermata_abi::op::{Address, MemoryId};

@@ -1,4 +1,4 @@
-//! What lies behind a pointer.
+//! Exported functions that query attributes of pointers.
 
 use core::ffi::{c_uint, c_void};
 
@@ -27,7 +27,7 @@ driver_api! {
         let block = session()?.memory.find(Address::from_raw(address));
         for n in 0..count as usize {
             let (attribute, place) = (attributes.get_at(n)?, data.out_at(n)?);
-            // What an address does not have is left at nothing; only the single form refuses.
+            // An attribute that the address lacks is left at zero; only the function for a single attribute fails.
             let known = block.as_ref().map(|block| put_attribute(place, attribute, address, block));
             match known {
                 Some(Ok(())) => {}
@@ -45,7 +45,7 @@ driver_api! {
         address: sys::CUdeviceptr,
     ) {
         let known = session()?.memory.find(Address::from_raw(address)).is_some() && !value.is_null();
-        // Synchronous copies are what they are here with and without it.
+        // The attribute is accepted and has no effect on copies.
         if known && attribute == sys::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
             return Ok(());
         }
@@ -98,7 +98,7 @@ fn put_attribute(data: Out<c_void>, attribute: c_uint, address: u64, block: &Blo
     }
 }
 
-/// What the list form says of memory that is not ours: zeros of each attribute's size.
+/// Writes what the list form returns for memory that is not CUDA's: zeros of the attribute's size.
 fn put_unknown(data: Out<c_void>, attribute: c_uint) -> Result {
     match attribute {
         sys::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => data.cast().set(-2i32),

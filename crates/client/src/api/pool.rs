@@ -1,4 +1,4 @@
-//! Memory pools.
+//! Exported functions for memory pools.
 
 use core::ffi::c_void;
 

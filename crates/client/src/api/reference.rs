@@ -1,4 +1,4 @@
-//! Texture and surface references.
+//! Exported functions for texture and surface references.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -303,7 +303,7 @@ fn pitched(
     let row = crate::object::array::element(format, channels)?.checked_mul(desc.Width as u64);
     let (height, pitch) = (desc.Height as u64, pitch as u64);
     let fits = row.is_some_and(|row| row > 0 && row <= pitch) && height > 0;
-    // Of the last row only what is used has to be there.
+    // Of the last row, only the bytes that are used have to be allocated.
     let whole = pitch
         .checked_mul(height.saturating_sub(1))
         .and_then(|bytes| bytes.checked_add(row?));

@@ -1,10 +1,10 @@
-//! Memory by handles that other processes of the session understand ([`crate::object::shared`]).
+//! Exported functions that share memory between processes of a session ([`crate::object::shared`]).
 //!
 //! ```text
 //!   cuIpcGetMemHandle ─► 64 bytes ─────────► (the program passes them on) ─► cuIpcOpenMemHandle
 //!   export ─► memory file with the 64 bytes ─► (it passes the descriptor on) ─► import
 //! ```
-//! Handle and file name the memory; they hold nothing of it.
+//! Handle and file name the memory; they do not keep it allocated.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fs::File;
@@ -72,7 +72,7 @@ driver_api! {
         shareable.cast::<c_int>().set(export(handle)?.into_raw_fd())
     }
 
-    /// The descriptor itself stands where a pointer to a handle would.
+    /// The pointer argument holds the descriptor itself.
     fn cuMemImportFromShareableHandle(
         handle: Out<sys::CUmemGenericAllocationHandle>,
         shareable: *mut c_void,

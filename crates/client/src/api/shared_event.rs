@@ -1,6 +1,6 @@
-//! Events by handles that other processes of the session understand ([`crate::object::shared`]).
+//! Exported functions that share events between processes of a session ([`crate::object::shared`]).
 //!
-//! A handle names the event and holds nothing of it. The workers have the driver's own handles, which are others after a
+//! A handle names the event and does not keep it alive. The workers hold the driver's own handles, which change with a
 //! restore.
 
 use core::ffi::c_char;

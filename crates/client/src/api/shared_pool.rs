@@ -1,10 +1,10 @@
-//! Memory pools that other processes of the session import, and theirs.
+//! Exported functions that export and import memory pools between processes of a session.
 //!
 //! ```text
 //!   export ─► memory file that names the pool ─► (the program passes the descriptor on) ─► import
 //!   export of a pointer ─► 64 bytes, as of `cuIpcGetMemHandle` ────────────────────────────► import of the pointer
 //! ```
-//! An imported pool is a name. A pointer's memory is the other process's, opened as by `cuIpcOpenMemHandle`.
+//! An imported pool is only a name. Memory of an imported pointer is opened as by `cuIpcOpenMemHandle`.
 
 use core::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
@@ -41,7 +41,7 @@ driver_api! {
         shareable.cast::<c_int>().set(file.into_raw_fd())
     }
 
-    /// The descriptor itself stands where a pointer to a handle would.
+    /// The pointer argument holds the descriptor itself.
     fn cuMemPoolImportFromShareableHandle(
         pool: Out<sys::CUmemoryPool>,
         shareable: *mut c_void,

@@ -1,4 +1,4 @@
-//! Streams.
+//! Exported functions for streams.
 
 use core::ffi::{c_int, c_uint, c_ulonglong};
 

@@ -1,4 +1,4 @@
-//! What the driver's undocumented tables need of the session: NVIDIA's runtime and libraries ask for them.
+//! Serves the driver's undocumented tables, which NVIDIA's runtime and libraries ask for, from the session.
 
 use core::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -17,8 +17,8 @@ use crate::object::context::{current, current_pointer};
 use crate::object::session::{begun, session};
 use crate::result::Result;
 
-/// The version whose functions this library has, whatever the worker's driver is of, which is no older. Runtimes ask before a
-/// session begins and make their handshake after that: the answer must be the same.
+/// The version whose functions this library has; the worker's driver is no older. Runtimes ask before a session begins
+/// and make their handshake afterwards: the answer must not change.
 pub const VERSION: c_int = sys::CUDA_VERSION as c_int;
 
 /// This library as the tables see it.

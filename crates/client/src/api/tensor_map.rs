@@ -1,4 +1,4 @@
-//! Tensor maps: descriptors by which kernels copy tensors, as the worker's driver encodes them.
+//! Exported functions for tensor maps: descriptors with which kernels copy tensors, encoded by the worker's driver.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use crate::result::Result;
 
 /// Most dimensions of a tensor.
 const MOST_DIMENSIONS: u32 = 5;
-/// Of a descriptor, bytes.
+/// Alignment of a descriptor, in bytes.
 const ALIGNMENT: usize = 64;
-/// Descriptors that are kept; a program that makes more begins anew.
+/// The most descriptors that are kept; when a program makes more, all are dropped.
 const KEPT: usize = 4096;
 
 type Descriptor = [u8; TENSOR_MAP];
 
-/// Descriptors by what they were made of: libraries make the same ones before every launch.
+/// Descriptors by their arguments: libraries make the same ones before every launch.
 static KNOWN: Mutex<Option<HashMap<Vec<u8>, Descriptor>>> = Mutex::new(None);
 
 driver_api! {

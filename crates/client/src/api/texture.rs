@@ -1,4 +1,4 @@
-//! Texture and surface objects.
+//! Exported functions for texture and surface objects.
 
 use fermata_abi::op::{Address, Resource, ResourceView, Sampler, Texture, TextureId};
 use fermata_abi::sys::driver as sys;

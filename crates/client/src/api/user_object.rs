@@ -1,4 +1,4 @@
-//! Objects of the program that graphs keep alive.
+//! Exported functions for user objects, which graphs keep alive.
 
 use core::ffi::{c_uint, c_void};
 
@@ -60,7 +60,7 @@ driver_api! {
     }
 }
 
-/// Gives back what a destroyed graph held.
+/// Releases the references that a destroyed graph held.
 pub(super) fn release_all(session: &Session, graph: GraphId) {
     let mut given_back = Vec::new();
     session

@@ -1,4 +1,4 @@
-//! What the library keeps for a thread goes when the thread ends, as late as the C library allows.
+//! Releases the library's per-thread state when a thread ends, as late as the C library allows.
 //!
 //! ```text
 //!  first call ─► key set        the thread ends: thread-locals of C++ and Rust are destroyed
@@ -6,8 +6,8 @@
 //! ```
 //! A program's destructors call the driver. Rust's own thread-locals with destructors would be gone by then, so every
 //! thread-local of this library is plain data without one, and this key's destructor, which asks for two rounds
-//! more, lets go of what it refers to. The thread that calls `exit` runs no destructors of keys: what is
-//! kept for it stays until the process is gone.
+//! more, releases what it refers to. The thread that calls `exit` runs no destructors of keys: its state stays until
+//! the process has ended.
 
 use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,8 +20,8 @@ use crate::object::session::session;
 use crate::object::stream;
 use crate::thread::gate;
 
-/// The round that lets go: one before the last that the C library makes (`PTHREAD_DESTRUCTOR_ITERATIONS`, 4), so that a
-/// thread whose first call comes in the first round is let go, too.
+/// The round in which the state is released: one before the C library's last (`PTHREAD_DESTRUCTOR_ITERATIONS`, 4), so that
+/// it is also released for a thread whose first call comes in the first round.
 const LAST: usize = 3;
 
 /// The key, if the process has one left.
@@ -54,7 +54,7 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
     {
         return;
     }
-    // Nothing unwinds into the C library; a defect there leaves what is kept where it is.
+    // Nothing may unwind into the C library; after a panic the rest of the state stays.
     let _ = catch_unwind(AssertUnwindSafe(let_go));
 }
 
@@ -76,7 +76,7 @@ fn end_streams() {
     let _inside = gate::enter();
     let Ok(session) = session() else { return };
     for stream in own {
-        // A stream whose context is gone is gone already.
+        // A stream has already ended with its context.
         let _ = session.streams.destroy(&session.graphs, stream.handle);
     }
 }

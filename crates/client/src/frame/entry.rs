@@ -1,4 +1,4 @@
-//! The frame around every exported function: gate and panic guard.
+//! Wraps every exported function in the gate and a panic guard.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

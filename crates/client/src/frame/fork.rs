@@ -1,7 +1,7 @@
-//! What a fork leaves to the child: nothing of the session.
+//! Fork handlers: a forked child has no part in the session.
 //!
 //! The ring, the side socket and pinned memory are not inherited; registered memory, which is the
-//! program's own, is given private memory with the same content. Every CUDA call of the child fails with
+//! program's own, becomes private memory with the same content. Every CUDA call of the child fails with
 //! `CUDA_ERROR_NOT_INITIALIZED`, as with the real driver. A child of a program that had not used CUDA yet
 //! begins its own session.
 
@@ -26,7 +26,7 @@ pub fn is_orphan() -> bool {
     ORPHAN.load(Ordering::Relaxed)
 }
 
-/// From now on forks are noticed.
+/// Installs the fork handlers.
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What surrounds every call: the frame of an exported function, the end of a thread, and a fork.
+//! Code around every call: the wrapper of exported functions, the end of a thread, and fork handlers.
 
 pub mod ending;
 pub mod entry;

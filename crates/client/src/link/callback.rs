@@ -1,9 +1,9 @@
-//! Host callbacks: the worker says when, a thread of ours runs them.
+//! Host callbacks: the worker reports when one is due, a thread of this library runs it.
 //!
 //! ```text
 //!   stream reaches it ─ worker ─ number in shared memory ─► callback thread ─ count ─► worker
 //! ```
-//! None of this goes through the ring, so that a worker which waits for a callback hears of its end.
+//! None of this goes through the ring, so that a worker which waits for a callback is told of its end.
 //! The thread is made for the first callback. It is not parked while the program is stopped. A stop finds a callback in
 //! one of these states, and each callback runs once, in the order of its stream:
 //!
@@ -14,9 +14,9 @@
 //! | run, and not counted yet | the same: the stream waits for the count |
 //! | counted; the thread has not come back yet | the agent waits ([`await_idle`]) |
 //!
-//! So nothing is asked for while the program stands still. Before the agent lets go of the shared memory the thread
-//! leaves it, and holds nothing that a dump would have to know; it comes back when there is a worker again, and both
-//! count from 0:
+//! So no callback is due while the program stands still. Before the agent releases the shared memory, the thread leaves
+//! it and holds nothing that a dump would have to know. It comes back when there is a worker again, and both count
+//! from 0:
 //!
 //! ```text
 //!   inside: waits in shared memory ── leave ──► outside: waits for come_back
@@ -106,11 +106,11 @@ struct State {
 }
 
 static STATE: OnceLock<Mutex<State>> = OnceLock::new();
-/// Something has changed of [`AWAY`] or of `inside`.
+/// Notified when [`AWAY`] or `inside` has changed.
 static CHANGED: Condvar = Condvar::new();
 /// The thread must not wait in shared memory.
 static AWAY: AtomicBool = AtomicBool::new(false);
-/// Until the thread looks again whether there is a worker, once it has lost one.
+/// The interval at which the thread looks for a worker after it has lost one.
 const LOST: Duration = Duration::from_millis(200);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static THREAD: AtomicI32 = AtomicI32::new(0);
@@ -127,7 +127,7 @@ pub fn enqueue(callback: Callback, stream: StreamRef) -> Result {
     link::post(&Op::HostCall { stream, id })
 }
 
-/// Makes a callback known; it is forgotten after its first run if `once`.
+/// Registers a callback, for one run if `once`; returns its number.
 fn register(callback: Callback, once: bool) -> Result<u64> {
     start()?;
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn register(callback: Callback, once: bool) -> Result<u64> {
     Ok(id)
 }
 
-/// The number of a host function for graphs, the same each time it is asked for.
+/// The number of a host function for graphs; the same function and argument get the same number.
 pub fn of_function(function: u64, data: u64) -> Result<u64> {
     let known = lock().functions.get(&(function, data)).copied();
     if let Some(id) = known {
@@ -163,7 +163,7 @@ pub fn of_function(function: u64, data: u64) -> Result<u64> {
     Ok(id)
 }
 
-/// The number of a copy for graphs, the same each time it is asked for.
+/// The number of a copy for graphs; equal copies get the same number.
 pub fn of_rows(rows: Rows) -> Result<u64> {
     let known = lock().rows.get(&rows).copied();
     if let Some(id) = known {
@@ -187,10 +187,10 @@ pub fn leave() {
     }
 }
 
-/// There is a worker again. Called by the agent.
+/// Lets the thread come back, because there is a worker again. Called by the agent.
 pub fn come_back() {
     AWAY.store(false, Ordering::SeqCst);
-    // Under the lock, or the thread could look before and sleep after.
+    // Under the lock, because the thread could otherwise miss the notification between its check and its sleep.
     drop(lock());
     CHANGED.notify_all();
 }
@@ -269,7 +269,7 @@ struct Ran {
     /// [`link::generation`].
     worker: u64,
     count: u32,
-    /// It has asked for what cannot be.
+    /// The worker has asked for an impossible callback.
     refused: bool,
 }
 
@@ -286,7 +286,7 @@ fn next(ran: &mut Ran) -> u64 {
         state.inside = true;
         drop(state);
         let Ok(link) = link::current() else { continue };
-        // It does not change while the thread is inside.
+        // The worker does not change while the thread is inside.
         let worker = link::generation();
         if ran.worker != worker {
             *ran = Ran {
@@ -301,7 +301,7 @@ fn next(ran: &mut Ran) -> u64 {
                 return id;
             }
             Ok(None) => {}
-            // Until the agent brings another, it stays lost.
+            // The worker stays lost until the agent connects another.
             Err(error) => {
                 let is_gone = matches!(error, WireError::PeerGone(_));
                 if !is_gone && !std::mem::replace(&mut ran.refused, true) {

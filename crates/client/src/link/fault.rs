@@ -1,10 +1,10 @@
-//! Contexts that a fault has ended, as far as the program has been told.
+//! Records the contexts that a fault has ended, as far as the program has seen the fault.
 //!
 //! ```text
 //!  an answer carries a fault ─► note: the context is dead ─► check: whatever names it is answered with the fault
 //! ```
 //! The driver answers nearly every call on such a context with its fault, also those without an answer.
-//! What the program has not been told yet it learns from the next answer, as with any error.
+//! A fault that the program has not seen yet comes with the next answer, as any error.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::result::Result;
 
-/// Whether there has been one: all that a sound program ever looks at.
+/// Whether there has been a fault; without one, checks read nothing else.
 static ANY: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The context that is current to the thread, 0 if none is.
@@ -24,10 +24,10 @@ thread_local! {
 
 static DEAD: Mutex<Vec<(ContextId, CUresult)>> = Mutex::new(Vec::new());
 
-/// The fault that has ended a context.
+/// Checks that no fault has ended a context.
 ///
 /// # Errors
-/// That fault.
+/// The fault that has ended it.
 #[inline]
 pub fn check(context: ContextId) -> Result {
     if ANY.load(Ordering::Relaxed) {
@@ -71,7 +71,7 @@ fn look_up(context: ContextId) -> Result {
     }
 }
 
-/// `context` has ended with `status`.
+/// Records that `context` has ended with `status`.
 pub fn note(context: ContextId, status: CUresult) {
     let mut dead = DEAD.lock();
     if !dead.iter().any(|(known, _)| *known == context) {
@@ -85,12 +85,12 @@ pub fn current() -> Option<ContextId> {
     Some(CURRENT.get()).filter(|context| *context != ContextId::NULL)
 }
 
-/// Another context is current to the thread, or none.
+/// Records which context is current to the thread now.
 pub fn set_current(context: Option<ContextId>) {
     CURRENT.set(context.unwrap_or(ContextId::NULL));
 }
 
-/// The context is gone; its handle may come again.
+/// Forgets a context that no longer exists; its handle may be used again.
 pub fn forget(context: ContextId) {
     DEAD.lock().retain(|(dead, _)| *dead != context);
 }

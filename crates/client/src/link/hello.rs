@@ -1,4 +1,4 @@
-//! How the library meets the daemon: it says Hello, and gets what connects it with a worker.
+//! The handshake with the daemon: the library sends Hello, and receives the descriptors that connect it with a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::link::wake;
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
 
-/// How the reason begins when the daemon has rejected the program for good.
+/// The beginning of the reason when the daemon has rejected the program for good.
 pub const REFUSED: &str = "the daemon refused";
 
 /// Why there is no Welcome.
@@ -23,7 +23,7 @@ pub enum NotWelcome {
     Later,
     /// The session is paused.
     Paused,
-    /// In words, for the notice file.
+    /// Another reason, in words for the notice file.
     Because(String),
     /// There is no device for it, in words.
     NoDevice(String),
@@ -45,7 +45,7 @@ impl From<NotWelcome> for String {
     }
 }
 
-/// The GPUs that this process is to see: the program may have set the variable itself.
+/// The GPUs that this process is to see, read at run time because the program may have set the variable itself.
 pub fn visible() -> Visible {
     match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(list) => Visible::Listed(list.to_string_lossy().into_owned()),
@@ -53,10 +53,10 @@ pub fn visible() -> Visible {
     }
 }
 
-/// Says Hello; what comes with the Welcome, and whether threads are to be woken.
+/// Sends Hello. Returns the link's ends that come with the Welcome, and whether threads are to be woken.
 ///
 /// # Errors
-/// What the daemon says, or why it cannot be understood.
+/// The daemon's refusal, or a failure of the connection.
 pub fn attach(
     control: &Control,
     token: &str,

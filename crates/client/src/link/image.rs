@@ -1,4 +1,4 @@
-//! How long a module image is: the program passes a bare pointer.
+//! Finds the length of a module image, because the program passes a bare pointer.
 //!
 //! Four shapes: the wrapper that nvcc puts around a fat binary, the fat binary itself, an ELF file
 //! (cubin), and PTX text, which ends with a NUL.
@@ -14,7 +14,7 @@ use crate::result::Result;
 const WRAPPER: u32 = 0x4662_43b1;
 /// Magic number of a fat binary: u32 magic, u16 version, u16 header bytes, u64 bytes that follow.
 const FAT: u32 = 0xba55_ed50;
-/// Longest image: what lies behind it is no image.
+/// The longest image; a longer one is refused.
 const LONGEST: u64 = 4 << 30;
 
 /// An image of the program.
@@ -28,7 +28,7 @@ impl Image {
     /// Its bytes, which the program does not change before the call returns.
     ///
     /// # Errors
-    /// None: an image is somewhere.
+    /// None.
     pub fn bytes(&self) -> Result<&[u8]> {
         self.at.bytes(self.len)
     }
@@ -37,7 +37,7 @@ impl Image {
 /// The image at `image`, which is a complete one of the four shapes.
 ///
 /// # Errors
-/// There is none, or it is longer than any image.
+/// The pointer is null, or the image is too long.
 pub fn find(image: In<c_void>) -> Result<Image> {
     if image.is_null() {
         return Err(CUDA_ERROR_INVALID_IMAGE);
@@ -59,7 +59,7 @@ pub fn find(image: In<c_void>) -> Result<Image> {
     } else if magic == *b"\x7fELF" {
         elf_length(at)?
     } else {
-        // What is nothing else is text; the NUL at its end is part of the image.
+        // Anything else is PTX text; the NUL at its end is part of the image.
         Some(at.until_nul()?.len() as u64)
     };
     let len = len
@@ -98,7 +98,7 @@ fn elf_length(at: In<u8>) -> Result<Option<u64>> {
         let section = at.array_at::<64>(offset as usize)?;
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| section[at + n]));
         let kind = u32::from_le_bytes([section[4], section[5], section[6], section[7]]);
-        // Sections without bits take no room in the file.
+        // Sections without bits (SHT_NOBITS) have no bytes in the file.
         if kind != 8 {
             let Some(section_end) = field(24).checked_add(field(32)) else {
                 return Ok(None);

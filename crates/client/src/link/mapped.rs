@@ -1,4 +1,4 @@
-//! The file behind an image that lies in a mapping: the worker reads it there, and nothing is copied here.
+//! Finds the file behind a module image in a mapping, so that the worker reads the file and nothing is copied here.
 //!
 //! | what could make file and memory differ | why it does not |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | the file has been overwritten | pages that are not private show what it holds now |
 //! | a file system shows other content under the same inode (a copy made by `overlayfs` when the file is written to) | pages all over the image are compared |
 //!
-//! In doubt there is no file: the image then travels in a memory file.
+//! In doubt no file is reported; the image is then sent in a memory file.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -65,9 +65,9 @@ pub fn find(image: &[u8]) -> Option<Mapped> {
     equal.then_some(Mapped { file, offset })
 }
 
-/// Whether file and memory are the same at places all over the range. `None` if either cannot be read.
+/// Whether file and memory are equal in pages sampled from the whole range. `None` if either cannot be read.
 fn is_equal(file: &File, offset: u64, (start, end): (u64, u64)) -> Option<bool> {
-    // Read through the kernel: a file that has been cut is an error there, and a signal in memory.
+    // Read through the kernel: if the file has been truncated, that is an error, where a memory access would be a signal.
     let memory = File::open("/proc/self/mem").ok()?;
     let (mut ours, mut theirs) = ([0; PAGE as usize], [0; PAGE as usize]);
     let last = (end - start).saturating_sub(PAGE);
@@ -141,7 +141,7 @@ fn parse(line: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Whether no page of the range has become private memory; `None` if the kernel does not tell.
+/// Whether no page of the range has become private memory; `None` if the kernel does not report it.
 fn is_untouched(start: u64, end: u64) -> Option<bool> {
     let pages = File::open("/proc/self/pagemap").ok()?;
     let (mut page, last) = (start / PAGE, end.div_ceil(PAGE));

@@ -1,8 +1,8 @@
-//! The connection to the worker that is in use right now.
+//! The link: the process's connection to its current worker.
 //!
-//! There is one for the life of the process. The agent takes it out of use while the session is stopped, and connects it
-//! with the next worker. A thread inside one of our functions may use it without a lock: the agent waits until every
-//! such thread rests ([`crate::thread::gate::rest`]), and what it holds of the link is good afterwards too.
+//! There is one link for the life of the process. The agent takes it out of use while the session is stopped, and connects
+//! it with the next worker. A thread inside one of our functions may use it without a lock: the agent waits until every
+//! such thread rests ([`crate::thread::gate::rest`]), and the thread's references to the link stay valid afterwards.
 
 pub mod callback;
 pub mod fault;
@@ -34,10 +34,10 @@ static ONLY: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
 static INSTALLED: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
 
-/// Results after which a context is of no more use: the first one is explained.
+/// Device faults, which end a context: the first one is explained in the notice file.
 const FAULTS: std::ops::RangeInclusive<u32> = CUDA_ERROR_ILLEGAL_ADDRESS..=CUDA_ERROR_LAUNCH_FAILED;
 
-/// Bytes of the longest answer that is waited for.
+/// The most bytes of room for a long answer.
 const MOST_ROOM: u64 = 16 << 20;
 
 /// Bytes of most answers.
@@ -73,7 +73,7 @@ impl Link {
     }
 }
 
-/// Makes the process's link, and puts it in use.
+/// Makes the process's link and puts it in use.
 ///
 /// # Errors
 /// The memory is not usable.
@@ -85,8 +85,8 @@ pub fn install(ends: Ends) -> core::result::Result<(), WireError> {
     Ok(())
 }
 
-/// Connects the link, which is out of use, with another worker, and puts it in use. The worker does nothing of its own
-/// before [`Producer::announce`].
+/// Connects the link, which is out of use, with another worker, and puts it in use. The worker does not execute queued
+/// operations before [`Producer::announce`].
 ///
 /// # Errors
 /// The memory is not usable; the link stays out of use.
@@ -111,11 +111,11 @@ pub fn generation() -> u64 {
     INSTALLED.load(Ordering::Acquire)
 }
 
-/// Takes the link out of use, and lets go of what it shares with the worker. Called by the agent while every thread
+/// Takes the link out of use, and releases the memory it shares with the worker. Called by the agent while every thread
 /// that is inside one of our functions rests.
 ///
 /// # Errors
-/// The memory stays shared.
+/// The memory cannot be unmapped; it stays shared.
 pub fn let_go() -> core::result::Result<(), WireError> {
     let link = LINK.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `Box::into_raw` and never freed.
@@ -158,7 +158,7 @@ pub fn post(op: &Op<'_>) -> Result {
     current()?.producer.post(op).map_err(|error| lost(&error))
 }
 
-/// Sends a launch the short way; false if it has to be posted as any operation.
+/// Sends a launch in short form; false if it has to be posted like any other operation.
 #[inline(always)]
 pub fn try_launch(launch: &BareLaunch<'_>) -> Result<bool> {
     Ok(current()?.producer.try_launch(launch))
@@ -166,7 +166,7 @@ pub fn try_launch(launch: &BareLaunch<'_>) -> Result<bool> {
 
 /// Sends an operation and waits for its answer; a status other than success is the error.
 pub fn ask<T>(op: &Op<'_>, take: impl FnOnce(ReplyBody<'_>) -> Result<T>) -> Result<T> {
-    // Made while the worker is at work anyway: the answer is then read without delay.
+    // Allocated before the wait, so that the answer is read without delay.
     let mut buffer = Vec::with_capacity(SHORT);
     let reply = current()?
         .producer
@@ -189,7 +189,7 @@ pub fn long_room() -> Result<Staged<'static>> {
     stage(long()?)
 }
 
-/// As [`ask_long`], with the room for the answer.
+/// As [`ask_long`], with `room` for the answer.
 pub fn ask_in<T>(
     room: &Staged<'_>,
     op: &Op<'_>,
@@ -241,17 +241,17 @@ pub fn stage(len: u64) -> Result<Staged<'static>> {
     current()?.producer.stage(len).map_err(|error| lost(&error))
 }
 
-/// Sends an operation that says itself whether it is answered, and waits for the answer if so.
+/// Sends an operation, and waits for its answer if `answered`.
 pub fn issue(op: &Op<'_>, answered: bool) -> Result {
     if answered { ask(op, nothing) } else { post(op) }
 }
 
-/// Answers that carry nothing.
+/// Reads an answer without a value.
 pub fn nothing(_: ReplyBody<'_>) -> Result {
     Ok(())
 }
 
-/// Answers that carry a number.
+/// Reads a number from an answer.
 pub fn number(body: ReplyBody<'_>) -> Result<u64> {
     match body {
         ReplyBody::U64(value) => Ok(value),
@@ -259,12 +259,12 @@ pub fn number(body: ReplyBody<'_>) -> Result<u64> {
     }
 }
 
-/// Answers that carry an address.
+/// Reads an address from an answer.
 pub fn address(body: ReplyBody<'_>) -> Result<Address> {
     number(body).map(Address::from_raw)
 }
 
-/// Answers that carry two numbers.
+/// Reads two numbers from an answer.
 pub fn pair(body: ReplyBody<'_>) -> Result<(u64, u64)> {
     match body {
         ReplyBody::Pair(first, second) => Ok((first, second)),
@@ -285,7 +285,7 @@ pub fn success(context: Option<ContextId>, reply: Reply<'_>) -> Result<ReplyBody
     Err(reply.status)
 }
 
-/// An operation on `named`, or on a context that it does not tell, has been answered with `status`.
+/// Records a fault that answers an operation: of the context `named`, or of the current one if it has failed.
 #[cold]
 fn learn(named: Option<ContextId>, status: CUresult) {
     if !ends_context(status) {
@@ -296,12 +296,12 @@ fn learn(named: Option<ContextId>, status: CUresult) {
     } else if let Some(context) = fault::current()
         && fault::check(context).is_ok()
     {
-        // Of events and modules the worker knows the context: usually it is the current one.
+        // The operation names an event or a module, whose context only the worker knows; usually it is the current one.
         let _ = ask(&Op::MemInfo { context }, pair);
     }
 }
 
-/// What a failure of the wire means to the program: once the worker is lost, every call says so.
+/// The `CUresult` for a failure of the link. Once the worker is lost, every call returns it.
 pub fn lost(error: &WireError) -> u32 {
     match error {
         WireError::TooLarge { .. } => CUDA_ERROR_OUT_OF_MEMORY,

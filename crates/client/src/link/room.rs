@@ -1,8 +1,8 @@
-//! Retries an allocation that failed for lack of device memory: the daemon pauses sessions of lower priority, one at a time, and
-//! the call is repeated after each.
+//! Retries an allocation that failed for lack of device memory: the daemon pauses sessions of lower priority, one at a
+//! time, and the call is repeated after each.
 //!
-//! The daemon is asked by a datagram, so that nothing connects the program with it: a thread that waits counts as outside of our
-//! functions, and a stop parks it where it is. If no room can be made the program gets the driver's error, as without this.
+//! The daemon is asked by a datagram, which needs no connection: a thread that waits counts as outside of our functions,
+//! and a stop parks it where it is. If no room can be made, the program gets the driver's error.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,9 @@ use crate::thread::gate;
 const MOST: u32 = 64;
 /// How long an answer may take; the daemon's own limit is shorter.
 const ANSWER: Duration = Duration::from_secs(900);
-/// How long there may be no daemon.
+/// How long to wait for a daemon if there is none.
 const AWAY: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// The pause between two attempts.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes `call`, which allocates `bytes` on the worker's device number `device`; in `context`, if there is one.
@@ -44,7 +44,7 @@ pub fn with_room<T>(
     call()
 }
 
-/// Whether the daemon has made room; waits for it.
+/// Asks the daemon to make room and waits for its answer; returns whether it has.
 fn is_made(context: Option<ContextId>, device: u32, bytes: u64) -> bool {
     let info = |context| link::ask(&Op::MemInfo { context }, link::pair).ok();
     let free = context.and_then(info).map(|it| it.0);
@@ -67,7 +67,7 @@ fn ask(device: u32, bytes: u64, free: Option<u64>) -> bool {
             about: about.clone(),
         };
         match home.ask(question.encode().as_bytes(), MOST_BYTES, ANSWER) {
-            // The daemon has changed meanwhile.
+            // Another daemon has started meanwhile.
             Ok(answer) if answer.is_empty() => away = None,
             Ok(answer) => return Some(is_done(&answer)),
             Err(Errno::NOENT | Errno::CONNREFUSED) => {
@@ -76,12 +76,12 @@ fn ask(device: u32, bytes: u64, free: Option<u64>) -> bool {
                     return Some(false);
                 }
             }
-            // Its queue is full.
+            // The daemon's queue is full, or a signal came.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
             Err(_) => return Some(false),
         }
         None
     };
-    // Polled: nothing connects the program with a daemon, so that nothing tells of the next one.
+    // Polled: without a connection the program is not notified of the next daemon.
     wait::until(ANSWER, LOOK, attempt).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! How a module image gets to the worker.
+//! Sends a module image to the worker.
 //!
 //! | image | way |
 //! | --- | --- |
@@ -27,7 +27,7 @@ pub const INLINE: usize = 16 << 10;
 /// Images from this size on travel in a file.
 const LARGE: usize = 1 << 20;
 
-/// What is to be done with an image.
+/// What the worker is to do with an image.
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
     /// The worker holds it under this handle.
@@ -57,13 +57,13 @@ impl Order {
         }
     }
 
-    /// Has it done with an image that the worker holds.
+    /// Carries it out with an image that the worker holds.
     pub fn give_held(self, image: HeldImageId, log: impl FnOnce(&str)) -> Result {
         let op = self.op(ImageRef::Held { image });
         link::ask_long(&op, log, nothing)
     }
 
-    /// Has it done with an image of the program.
+    /// Carries it out with an image of the program.
     pub fn give(self, image: &[u8], log: impl FnOnce(&str)) -> Result {
         if image.len() <= INLINE {
             let op = self.op(ImageRef::Blob(Blob::Inline(image)));
@@ -75,7 +75,7 @@ impl Order {
         let mut said = String::new();
         if let Some(found) = mapped::find(image) {
             match self.give_file(&found.file, (found.offset, image.len()), &mut said) {
-                // It has been cut meanwhile, or the worker may open no more files.
+                // The file has been truncated meanwhile, or the worker cannot open more files.
                 Err(CUDA_ERROR_FILE_NOT_FOUND) => {}
                 other => {
                     log(&said);
@@ -83,12 +83,12 @@ impl Order {
                 }
             }
         }
-        // Where no more files can be opened, in the program or the worker, it must fit the staging area.
+        // If the program or the worker cannot open more files, the image must fit the staging area.
         let Ok(file) = rustix::fs::memfd_create("fermata-image", MemfdFlags::CLOEXEC) else {
             return self.give_staged(image, log);
         };
         let copy = File::from(file);
-        // The image may lie in a file that has been cut: an error here, a signal where it is read from memory.
+        // The image may lie in a truncated file: that is an error here, where a memory access would be a signal.
         let written = copy.write_all_at(image, 0);
         written.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         match self.give_file(&copy, (0, image.len()), &mut said) {
@@ -113,7 +113,7 @@ impl Order {
 
     fn give_file(self, file: &File, (offset, len): (u64, usize), said: &mut String) -> Result {
         loop {
-            // Before the descriptor is sent, for it may take long.
+            // Before the descriptor is sent, because the wait for room may be long.
             let room = link::long_room()?;
             let worker = link::generation();
             let number = handles::fresh();
@@ -124,7 +124,7 @@ impl Order {
                 len: len as u64,
             };
             let given = link::ask_in(&room, &self.op(image), |it| it.clone_into(said), nothing);
-            // Between the two the session may have been stopped, and have another worker now, which has not got the file.
+            // Between the two messages the session may have got another worker, which does not have the file.
             if given != Err(CUDA_ERROR_FILE_NOT_FOUND) || link::generation() == worker {
                 return given;
             }

@@ -1,4 +1,4 @@
-//! The wake block: how the daemon reaches an agent that holds no socket.
+//! The wake block: memory by which the daemon summons an agent that holds no socket.
 //!
 //! The daemon writes into it from outside the process, so every byte is read as volatile.
 
@@ -16,7 +16,7 @@ unsafe impl Sync for Block {}
 
 static BLOCK: Block = Block(UnsafeCell::new([0; wake_block::BYTES]));
 
-/// Where to connect, and with which token.
+/// A summons of the daemon: where to connect, and with which token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summons {
     /// Path of the daemon's agent socket.
@@ -36,7 +36,7 @@ pub fn prepare() {
     reset();
 }
 
-/// Says that the agent waits for a summons, unless one has come.
+/// Writes that the agent waits for a summons, unless one has come.
 pub fn wait() {
     let state = BLOCK.0.get().cast::<u8>();
     // SAFETY: the word lies in the block, at a multiple of its size, and lives for ever; the daemon writes it whole.
@@ -50,7 +50,7 @@ pub fn address() -> u64 {
     BLOCK.0.get().expose_provenance() as u64
 }
 
-/// What the daemon has written, if it has.
+/// The summons, if the daemon has written one.
 pub fn summons() -> Option<Summons> {
     let at = wake_block::STATE as usize;
     let state = u32::from_le_bytes(std::array::from_fn(|n| byte(at + n)));
@@ -63,7 +63,7 @@ pub fn summons() -> Option<Summons> {
     })
 }
 
-/// Ready for the next summons.
+/// Clears the block for the next summons.
 pub fn reset() {
     for (n, byte) in WAKE_IDLE.to_le_bytes().into_iter().enumerate() {
         put(wake_block::STATE as usize + n, byte);

@@ -1,4 +1,4 @@
-//! CUDA arrays.
+//! The program's CUDA arrays.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ pub struct Array {
     pub handle: ArrayId,
     /// The context it was made in.
     pub context: ContextId,
-    /// What was asked for.
+    /// Its extent, format and flags.
     pub shape: Shape,
-    /// The array with levels that it is a level of.
+    /// The mipmapped array that it is a level of.
     pub of: Option<MipmapId>,
 }
 
@@ -50,7 +50,7 @@ impl Shape {
         element(self.format, self.channels)
     }
 
-    /// As the API describes an array.
+    /// Converts the API's description of an array.
     pub fn of(desc: &sys::CUDA_ARRAY3D_DESCRIPTOR) -> Self {
         Self {
             width: desc.Width as u64,
@@ -62,14 +62,14 @@ impl Shape {
         }
     }
 
-    /// Whether there are arrays like this.
+    /// Checks that arrays of this shape can be made.
     pub fn check(&self) -> Result {
         self.element()?;
         let flat = self.depth > 0 && self.height == 0;
         if self.width == 0 || (flat && self.flags & sys::CUDA_ARRAY3D_LAYERED == 0) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        // Their memory is the program's, which maps it. Devices say that they have neither.
+        // The program maps memory into such arrays. The devices report both features as missing.
         if self.flags & (sys::CUDA_ARRAY3D_SPARSE | sys::CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -127,14 +127,14 @@ impl Arrays {
         }))
     }
 
-    /// The worker has the array.
+    /// Adds an array that the worker has made.
     pub fn add(&self, array: Array) -> Arc<Array> {
         let made = Arc::new(array);
         self.0.insert(made.handle, made.clone());
         made
     }
 
-    /// Forgets the levels of an array that is gone.
+    /// Forgets the levels of a mipmapped array that has been destroyed.
     pub fn forget_levels(&self, of: MipmapId) {
         self.0.remove_if(|array| array.of == Some(of));
     }
@@ -161,7 +161,7 @@ impl Arrays {
         )
     }
 
-    /// Forgets the arrays of a context that is gone.
+    /// Forgets the arrays of a context that has ended.
     pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|array| array.context == context);
     }

@@ -1,4 +1,4 @@
-//! Contexts: which exist, which is current to a thread, and who holds the primary ones.
+//! Contexts: the table of all, the current one of each thread, and the reference counts of primary ones.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -49,7 +49,7 @@ struct Primary {
 }
 
 thread_local! {
-    /// Without a destructor, so that those of the program find it; see `ending`.
+    /// Without a destructor, so that destructors of the program can use it; see `ending`.
     static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
@@ -65,7 +65,7 @@ pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T
     })
 }
 
-/// Changes the thread's stack. A signal handler may interrupt a call that uses it: then it is refused.
+/// Changes the thread's stack. Fails in a signal handler that has interrupted a call which uses it.
 fn change<T>(act: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Result<T> {
     STACK.with(|stack| {
         let mut stack = stack.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
@@ -80,7 +80,7 @@ pub fn current() -> Result<Arc<Context>> {
     with_current(|context| Ok(context.clone()))
 }
 
-/// As [`current`], `None` if there is none.
+/// As [`current`], but `None` if there is none.
 pub fn current_or_none() -> Option<Arc<Context>> {
     STACK.with(|stack| stack.try_borrow().ok()?.last().cloned())
 }
@@ -95,17 +95,17 @@ pub fn current_pointer() -> CUcontext {
     })
 }
 
-/// Makes `context` current above the present one.
+/// Pushes `context` onto the thread's stack, which makes it current.
 pub fn push(context: Arc<Context>) -> Result {
     change(|stack| stack.push(context))
 }
 
-/// Takes the current context off the thread's stack.
+/// Pops the current context off the thread's stack.
 pub fn pop() -> Result<Arc<Context>> {
     change(Vec::pop)?.ok_or(CUDA_ERROR_INVALID_CONTEXT)
 }
 
-/// Replaces the current context; `None` only takes it away.
+/// Replaces the current context; `None` only pops it.
 pub fn set_current(context: Option<Arc<Context>>) -> Result {
     change(|stack| {
         stack.pop();
@@ -113,7 +113,7 @@ pub fn set_current(context: Option<Arc<Context>>) -> Result {
     })
 }
 
-/// The thread ends: no context is current to it any more.
+/// Empties the stack of a thread that ends.
 pub fn let_go() {
     let stack = change(std::mem::take);
     drop(stack);
@@ -125,7 +125,7 @@ impl Context {
         handles::to_pointer(self.handle)
     }
 
-    /// One more holder, see [`Contexts::detach`].
+    /// Adds a holder, see [`Contexts::detach`].
     pub fn attach(&self) {
         self.attached.fetch_add(1, Ordering::AcqRel);
     }
@@ -158,7 +158,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// A context that was created and is to end; it is not current to the thread any more.
+    /// Takes a context that is to be destroyed off the thread's stack. Refuses primary contexts.
     pub fn take_created(&self, context: CUcontext) -> Result<Arc<Context>> {
         let context = self
             .table
@@ -174,7 +174,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Gives up what `cuCtxAttach` gave; whether nothing else holds the context.
+    /// Removes a holder that `cuCtxAttach` added. Returns whether no such holder was left, so that the context has to end.
     pub fn detach(&self, context: CUcontext) -> Result<bool> {
         let own = current()?;
         if own.pointer() != context {
@@ -188,7 +188,7 @@ impl Contexts {
             .is_err())
     }
 
-    /// One more holder of the primary context.
+    /// Adds a holder of the primary context, which is created if needed.
     pub fn retain(&self, devices: &Devices, device: CUdevice) -> Result<Arc<Context>> {
         let mut primaries = self.lock(devices);
         devices.get(device)?;
@@ -207,7 +207,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// One holder of the primary context less; the context if it was the last, which is to end.
+    /// Removes a holder of the primary context. Returns the context if that was the last, so that it has to end.
     pub fn release(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
         let mut primaries = self.lock(devices);
         devices.get(device)?;
@@ -220,7 +220,7 @@ impl Contexts {
         Ok(primary.context.clone().filter(|_| is_last))
     }
 
-    /// The primary context, if it lives, which is to end even if it is still retained.
+    /// The primary context, if it is active, which has to end even if it is still retained.
     pub fn reset(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
         let mut primaries = self.lock(devices);
         devices.get(device)?;
@@ -263,7 +263,7 @@ impl Contexts {
         primaries
     }
 
-    /// A primary context that was reset is the living one again.
+    /// Makes a primary context that was reset active again.
     fn revive(&self, old: &Arc<Context>) -> Arc<Context> {
         old.alive.store(true, Ordering::Release);
         self.table.insert(old.handle, old.clone());
@@ -286,7 +286,7 @@ impl Contexts {
             primary,
         };
         link::ask(&op, link::nothing)?;
-        // A thread may have used the last one of this handle after its end.
+        // A thread may have used the previous context of this handle after its end.
         fault::forget(handle);
         let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
         let attached = AtomicU32::new(0);
@@ -302,7 +302,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// A context is of no more use, and no handle names it.
+    /// Removes a context that has ended from the table.
     pub fn forget(&self, context: &Context) {
         context.alive.store(false, Ordering::Release);
         let _ = self

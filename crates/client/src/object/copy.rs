@@ -1,8 +1,7 @@
 //! One-dimensional copies and fills.
 //!
-//! Memory that the worker can address (device, pinned, registered, managed) is copied there by address.
-//! Ordinary memory of the program travels in pieces: small ones inside the message, larger ones through
-//! the staging area, a few under way at a time.
+//! Memory that the worker can address (device, pinned, registered, managed) is copied there by address. Ordinary memory of
+//! the program is sent in pieces: small ones inside the message, larger ones through the staging area, a few at a time.
 
 use std::collections::VecDeque;
 
@@ -24,8 +23,8 @@ pub const PIECE: u64 = 4 << 20;
 /// Pieces under way at a time.
 const WINDOW: usize = 4;
 
-/// One end of a copy. A private end is good for as many bytes as are copied, until the copy is complete: the program
-/// promises so with the call that names it, and the library with those that it makes itself.
+/// One end of a copy. A private end is valid for as many bytes as are copied, until the copy is complete: the program
+/// promises this by its call, and the library for ends that it makes itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The worker can address it.
@@ -57,7 +56,7 @@ impl End {
         })
     }
 
-    /// An end whose address tells what it is.
+    /// An end whose address decides which memory it is.
     pub fn unified(memory: &Mirror, address: Address, len: u64) -> Result<Self> {
         match memory.find(address) {
             Some(block) if !block.is_host() => Self::device(memory, address, len),
@@ -88,7 +87,7 @@ impl End {
     }
 }
 
-/// Whether a range is covered by blocks that touch (mapped physical memory may).
+/// Whether a range is covered by adjacent blocks (of mapped physical memory).
 fn spans(memory: &Mirror, address: Address, len: u64) -> bool {
     let Some(end) = address.checked_add(len) else {
         return false;
@@ -234,8 +233,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Room for another piece; `done` gets each piece that has arrived meanwhile. Who has pieces under way gives them
-    /// back before it waits for room, or threads that copy at the same time would wait for each other for ever.
+    /// Room for another piece; `done` gets each piece that has arrived meanwhile. Pieces under way are finished before this
+    /// waits for room, because otherwise threads that copy at the same time could deadlock.
     pub fn stage(
         &mut self,
         len: u64,
@@ -253,7 +252,7 @@ impl Window {
         link::stage(len)
     }
 
-    /// Sends a piece, `at` being what the caller wants to be told when it has arrived.
+    /// Sends a piece; `done` gets `at` when it has arrived.
     pub fn send(&mut self, op: &Op<'_>, range: Staged<'static>, at: u64) -> Result {
         let pending = link::current()?
             .producer
@@ -287,7 +286,7 @@ impl Window {
 }
 
 impl Drop for Window {
-    /// After a failure: staged ranges must not be reused while the worker may still use them.
+    /// Waits for all pieces after a failure: staged ranges must not be reused while the worker may still use them.
     fn drop(&mut self) {
         while !self.under_way.is_empty()
             && self.take(&mut |_, _| ())

@@ -1,4 +1,4 @@
-//! The devices the program sees: those of its worker, which reads the same list of them.
+//! The devices that the program sees: those of its worker, which reads the same list of visible devices.
 
 use fermata_abi::op::DeviceInfo;
 use fermata_abi::sys::driver::{
@@ -18,7 +18,7 @@ pub struct Devices {
 pub struct Device {
     /// Its number in the worker.
     pub index: u32,
-    /// What is known of it.
+    /// Its name, attributes and other properties.
     pub info: DeviceInfo,
 }
 
@@ -59,8 +59,8 @@ impl Devices {
     }
 }
 
-/// What devices can do and this library cannot: a program that is told so takes another way, where one that tries it
-/// would fail.
+/// Features that devices have and this library does not support. They are reported as missing, so that programs do not
+/// use them.
 const WITHHELD: [u32; 20] = [
     sys::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     sys::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH,

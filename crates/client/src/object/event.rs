@@ -1,4 +1,4 @@
-//! Events.
+//! The program's events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub struct Events(Table<EventId, Event>);
 pub struct Event {
     /// Its handle.
     pub handle: EventId,
-    /// Where it was made.
+    /// The context it was made in.
     pub context: Arc<Context>,
     /// `CUevent_flags`.
     pub flags: u32,
@@ -34,18 +34,18 @@ pub struct Event {
 }
 
 impl Event {
-    /// It has been recorded in a stream that was not being captured.
+    /// Notes that it has been recorded in a stream that was not being captured.
     pub fn note_recorded(&self) {
         self.recorded.store(true, Ordering::Relaxed);
     }
 
-    /// Whether other processes may have it.
+    /// Whether it is an interprocess event.
     pub fn is_between(&self) -> bool {
         self.flags & CU_EVENT_INTERPROCESS != 0
     }
 
-    /// Sends an operation that records it or waits for it. The driver must have one about an event of several processes when the
-    /// call returns: that is what other processes see of it.
+    /// Sends an operation that creates, records or waits for it. For an interprocess event the driver must have the operation
+    /// when the call returns, because other processes see its effect.
     pub fn send(&self, op: &Op<'_>) -> Result {
         match self.is_between() {
             true => link::ask(op, link::nothing),
@@ -53,7 +53,7 @@ impl Event {
         }
     }
 
-    /// Whether it ever was.
+    /// Whether it has been recorded.
     pub fn is_recorded(&self) -> bool {
         self.recorded.load(Ordering::Relaxed)
     }
@@ -91,7 +91,7 @@ impl Events {
             handle,
             context: context.clone(),
             flags: CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING,
-            // Its owner may have done that.
+            // Its owner may have recorded it.
             recorded: AtomicBool::new(true),
         }))
     }
@@ -121,8 +121,8 @@ impl Events {
         self.0.get(handles::of(event), CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The event behind a handle, for a node of a graph: a launch does not wait until the driver has it, as other processes would
-    /// need it.
+    /// The event behind a handle, for a node of a graph. Refuses interprocess events: a graph launch does not wait until the
+    /// driver has it.
     pub fn get_for_graph(&self, event: CUevent) -> Result<EventId> {
         let event = self.get(event)?;
         match event.is_between() {
@@ -131,7 +131,7 @@ impl Events {
         }
     }
 
-    /// Forgets the events of a context that is gone.
+    /// Forgets the events of a context that has ended.
     pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|event| event.context.handle == context);
     }

@@ -1,4 +1,4 @@
-//! Graphs, which live here as data; the worker only ever sees the executable form.
+//! Graphs: kept here as data; the worker only gets executable graphs.
 //!
 //! ```text
 //!   nodes added or captured ─► graph ─ instantiate ─► executable: definition ─ lower ─► worker
@@ -18,10 +18,10 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::handles;
 use crate::result::Result;
 
-/// Whether any stream is being captured, or any event stands for a place in a graph.
+/// Whether any stream is being captured, or any event is recorded in a capture.
 static CAPTURING: AtomicBool = AtomicBool::new(false);
 
-/// Of a graph that has changed more often since its last launch all parameters are sent.
+/// After more changes than this since the last launch, all parameters of a graph are sent.
 const MOST_CHANGED: usize = 4096;
 
 /// All graphs.
@@ -62,13 +62,13 @@ pub struct Exec {
     pub graph: Graph,
     /// Flags it was made with.
     pub flags: u64,
-    /// How the worker's idea of it differs.
+    /// What the worker's executable graph lacks.
     pub stale: Stale,
     /// The kernels of [`Stale::Kernels`], each with its way from the root.
     pub changed: Vec<Place>,
-    /// Where kernels are in the graph that the worker has, once one has changed by itself.
+    /// Where kernels are in the worker's graph; known once a kernel's parameters have changed alone.
     pub places: Option<HashMap<Place, Place>>,
-    /// Nodes that do nothing for now, with their way from the root.
+    /// Disabled nodes, with their way from the root.
     pub disabled: HashSet<Place>,
     /// Shared memory through which copies of ordinary memory go, by node and end.
     pub bounces: HashMap<(Vec<NodeId>, NodeId, bool), Bounce>,
@@ -83,10 +83,10 @@ pub struct Bounce {
     pub size: u64,
 }
 
-/// How far the worker's executable graph is behind.
+/// How much of the worker's executable graph is out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stale {
-    /// Not at all.
+    /// Nothing.
     No,
     /// Parameters of some kernels have changed.
     Kernels,
@@ -101,20 +101,20 @@ pub enum Stale {
 pub struct UserObject {
     /// References left.
     pub references: u32,
-    /// Called when none is.
+    /// Called when no reference is left.
     pub destroy: unsafe extern "C" fn(*mut core::ffi::c_void),
     /// Its argument, an address.
     pub data: usize,
 }
 
 impl Graphs {
-    /// The graphs, for changing.
+    /// Locks the graphs for reading and changing.
     pub fn lock(&self) -> Changing<'_> {
         Changing(self.0.lock())
     }
 }
 
-/// The locked graphs; on drop it notes whether anything is being captured.
+/// The locked graphs; when dropped, records whether anything is being captured.
 pub struct Changing<'g>(MutexGuard<'g, State>);
 
 impl std::ops::Deref for Changing<'_> {
@@ -137,7 +137,7 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// Whether captures have to be asked at all.
+/// Whether a capture may be in progress, so that calls have to look.
 #[inline]
 pub fn any_capture() -> bool {
     CAPTURING.load(Ordering::Acquire)
@@ -149,7 +149,7 @@ pub fn refused(_: GraphError) -> u32 {
 }
 
 impl State {
-    /// Makes a graph known.
+    /// Adds a graph.
     pub fn create(&mut self, graph: Graph) -> GraphId {
         let handle = handles::fresh();
         self.roots.insert(handle, graph);
@@ -229,13 +229,13 @@ impl State {
             .map_err(refused)
     }
 
-    /// Gives a node other parameters.
+    /// Sets a node's parameters.
     pub fn set_kind(&mut self, handle: GraphNodeId, kind: NodeKind) -> Result {
         let (graph, node) = self.node(handle)?;
         self.graph_mut(graph)?.set(node, kind).map_err(refused)
     }
 
-    /// Takes a node out of its graph.
+    /// Removes a node from its graph.
     pub fn remove_node(&mut self, handle: GraphNodeId) -> Result {
         let (graph, node) = self.node(handle)?;
         self.graph_mut(graph)?.remove(node).map_err(refused)?;
@@ -281,7 +281,7 @@ impl State {
             .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Gives a node of an executable graph other parameters.
+    /// Sets the parameters of a node of an executable graph.
     pub fn set_exec(
         &mut self,
         exec: sys::CUgraphExec,

@@ -4,7 +4,7 @@
 //!   memory file ── mapped in the program ──┐  same address
 //!        └──────── mapped in the worker ───┘
 //! ```
-//! While the program is detached, a mapping without access holds each region's place.
+//! While the program is detached, a mapping without access reserves each region's addresses.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::with_exposed_provenance_mut;
@@ -33,7 +33,7 @@ const PAGE: u64 = 4096;
 const STEP: u64 = 64 << 10;
 /// Addresses that are tried for a region.
 const TRIES: u32 = 3;
-/// The first region goes here; drivers put their own shared memory at the range's beginning.
+/// Address of the first region; drivers put their own shared memory at the beginning of the range.
 const FIRST: Address = Address::from_raw(HOST_BASE.raw().midpoint(HOST_END.raw()));
 
 /// Allocates a region of pinned or managed memory.
@@ -68,8 +68,7 @@ pub fn alloc(
     }
 }
 
-/// After a refusal by the worker: another address may do where something of the driver's own lies at
-/// this one.
+/// Unmaps after a refusal by the worker. The caller may try another address if the driver uses this one itself.
 fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Result {
     unmap(address, mapped);
     *tries += 1;
@@ -82,10 +81,10 @@ pub fn free(memory: &Mirror, address: Address, kind: HostKind) -> Result {
     give_up(block, |block| unmap(block.start, block.mapped))
 }
 
-/// Regions that the worker has been asked to let go of: both sides have them until it has.
+/// Regions that the worker has been asked to unmap: until it has, both sides have them mapped.
 static LEAVING: Mutex<Vec<Arc<Block>>> = Mutex::new(Vec::new());
 
-/// Has the worker let go of a region that the mirror has forgotten; then `act`s on it here.
+/// Has the worker unmap a region that has been removed from the mirror, then calls `act` with it.
 fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
     let address = block.start;
     LEAVING.lock().push(Arc::clone(&block));
@@ -95,7 +94,7 @@ fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
     done
 }
 
-/// Every region that the worker holds for the session at this moment: what the program shares with other processes is its own.
+/// All regions that are shared with the worker now, but not memory that the program shares with other processes.
 pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     let mut blocks = memory.host_blocks();
     blocks.extend(LEAVING.lock().iter().cloned());
@@ -103,8 +102,8 @@ pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     blocks
 }
 
-/// Turns whole pages of ordinary memory into a shared region at their own address. Memory that other processes may share stays
-/// what it is, and the worker maps the same file.
+/// Turns whole pages of ordinary memory into a shared region at their own address. Memory that other processes may share
+/// stays unchanged, and the worker maps the same file.
 ///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
@@ -160,7 +159,7 @@ pub unsafe fn register(
     Ok(())
 }
 
-/// Notes a registered region down. It covers whole pages: neighbours on the first and last page are shared as well.
+/// Records a registered region. It covers whole pages: other data on the first and last page is shared as well.
 fn remember(
     memory: &Mirror,
     context: &Context,
@@ -201,10 +200,10 @@ fn send_shared(address: Address, size: u64, part: &Part) -> Result {
         .map_err(|error| link::lost(&error))
 }
 
-/// Sends the file behind a region that the program shares with other processes, which a new worker lacks.
+/// Sends a new worker the file behind a region that the program shares with other processes.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`: it is no such memory any more.
+/// `CUDA_ERROR_INVALID_VALUE`: the range is no longer such memory.
 pub fn send_again(address: Address, size: u64) -> Result {
     match shared_mapping::at(address, size) {
         Backing::Shared(part) => send_shared(address, size, &part),
@@ -226,7 +225,7 @@ pub fn unregister(memory: &Mirror, address: Address) -> Result {
     }
 }
 
-/// Ends the sharing of a region whose content and place the program keeps; the mirror has forgotten it.
+/// Ends the sharing of a region that has been removed from the mirror; the program keeps its content at its address.
 pub fn make_ordinary(block: Arc<Block>) -> Result {
     give_up(block, |block| make_private(block.start, block.mapped))
 }
@@ -235,7 +234,7 @@ pub fn make_ordinary(block: Arc<Block>) -> Result {
 pub fn forget(memory: &Mirror, context: ContextId) {
     let blocks = memory.host_blocks();
     for block in blocks.iter().filter(|block| block.context == context) {
-        // What the worker cannot let go of now goes with the session.
+        // A region that cannot be released now is released with the session.
         let _ = match block.kind {
             Kind::Host(HostKind::Registered | HostKind::Shared) => unregister(memory, block.start),
             Kind::Host(kind) => free(memory, block.start, kind),
@@ -244,7 +243,7 @@ pub fn forget(memory: &Mirror, context: ContextId) {
     }
 }
 
-/// Lets go of a region's memory and holds its place with a mapping without access.
+/// Unmaps a region's memory and reserves its addresses with a mapping without access.
 pub fn detach(address: Address, mapped: u64) -> core::result::Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the range is a region of ours; the agent does this while every thread is parked.
@@ -259,9 +258,9 @@ pub fn detach(address: Address, mapped: u64) -> core::result::Result<(), Errno> 
     .map(|_| ())
 }
 
-/// Maps a region again that [`detach`] has let go.
+/// Maps a region again after [`detach`].
 ///
-/// `ours` says that a forked child gets no part of it.
+/// If `ours`, a forked child does not inherit it.
 pub fn attach(address: Address, mapped: u64, file: BorrowedFd<'_>, ours: bool) -> Result {
     map(address, mapped, file, MapFlags::FIXED)?;
     if ours {
@@ -282,7 +281,7 @@ fn keep_from_children(address: Address, mapped: u64) {
     };
 }
 
-/// Gives a range private memory with the same content: an unregistered region, or one in a forked child.
+/// Replaces a region by private memory with the same content: after unregistering it, or in a forked child.
 pub fn make_private(address: Address, mapped: u64) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let length = mapped as usize;
@@ -311,7 +310,7 @@ fn memory_file(bytes: u64) -> Result<rustix::fd::OwnedFd> {
     Ok(file)
 }
 
-/// Tells the worker of a region.
+/// Sends a region to the worker.
 fn announce(
     context: &Context,
     address: Address,
@@ -352,7 +351,7 @@ fn map_somewhere(mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
     for _ in 0..4096 {
         let address = Address::from_raw(NEXT.fetch_add(step, Ordering::Relaxed));
         if address + step > HOST_END {
-            // Once around: what was freed can be used again.
+            // Starts again at the beginning of the range: addresses that were freed can be used again.
             NEXT.store(HOST_BASE.raw(), Ordering::Relaxed);
             continue;
         }

@@ -1,13 +1,12 @@
-//! `__managed__` variables: one copy in the module, where kernels find it, and one in shared memory,
-//! where the program does.
+//! `__managed__` variables: one copy in the module for kernels, and one in shared memory for the program.
 //!
 //! ```text
 //!   program writes ─► shared copy ── before a launch, if changed ──► module's copy
 //!   program reads  ◄─ shared copy ◄─ after a wait, if changed ────── module's copy ◄─ kernels
 //! ```
-//! The module's copy lies where the driver put it, and code refers to it by that address, so it cannot be
-//! moved into shared memory. The copies agree whenever the program launches or has waited: what CUDA
-//! promises on devices without concurrent managed access. Memory from `cuMemAllocManaged` is really shared.
+//! Kernels refer to the module's copy by the address that the driver chose, so it cannot be moved into shared memory. The
+//! copies are equal whenever the program launches or has waited, as CUDA promises on devices without concurrent managed
+//! access. Memory from `cuMemAllocManaged` has one copy, in shared memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +23,7 @@ use crate::object::module::{self, Module};
 use crate::object::stream::{Stream, Streams};
 use crate::result::Result;
 
-/// Whether the program has any such variable: then launches and waits look after them.
+/// Whether the program has any such variable: launches and waits then update the copies.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// All managed variables that the program has asked for.
@@ -39,9 +38,9 @@ struct Variable {
     /// The shared copy.
     shared: Address,
     size: u64,
-    /// What both held when they last agreed.
+    /// The content of both copies when they were last equal.
     agreed: Vec<u8>,
-    /// For reading the module's copy beside all other work.
+    /// The stream in which the module's copy is read, independent of other work.
     stream: Arc<Stream>,
 }
 
@@ -85,7 +84,7 @@ impl Managed {
         Ok((shared, size))
     }
 
-    /// Forgets the variables of a module that is going.
+    /// Forgets the variables of a module that is being unloaded.
     pub fn forget(
         &self,
         memory: &Mirror,
@@ -98,7 +97,7 @@ impl Managed {
         self.0.lock().retain(|variable| {
             let goes = variable.module.handle == module;
             if goes {
-                // What cannot be freed now goes with the session.
+                // Memory that cannot be freed now is freed with the session.
                 let _ = host::free(memory, variable.shared, HostKind::Managed);
                 let _ = streams.destroy(graphs, variable.stream.handle);
             }
@@ -106,21 +105,21 @@ impl Managed {
         });
     }
 
-    /// Forgets the variables of a context that ends. The program may go on to look at what it knows their addresses of,
-    /// so the shared copies stay as ordinary memory.
+    /// Forgets the variables of a context that ends. The shared copies stay as ordinary memory, because the program may
+    /// still read them.
     pub fn forget_context(&self, memory: &Mirror, context: ContextId) {
         self.0.lock().retain(|variable| {
             let goes = variable.module.context.handle == context;
             let shared = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
             if goes && let Ok(block) = memory.remove(variable.shared, shared) {
-                // What the worker cannot let go of now goes with the session.
+                // A copy that the worker cannot unmap now is unmapped with the session.
                 let _ = host::make_ordinary(block);
             }
             !goes
         });
     }
 
-    /// Before work that may use the variables goes into a stream.
+    /// To be called before work that may use the variables is issued: updates the modules' copies.
     #[inline(always)]
     pub fn before_work(&self, stream: StreamRef) -> Result {
         if ANY.load(Ordering::Acquire) {
@@ -139,7 +138,7 @@ impl Managed {
         here.try_for_each(|variable| variable.push(stream))
     }
 
-    /// After the program has waited for work.
+    /// To be called after the program has waited for work: updates the shared copies.
     #[inline]
     pub fn after_wait(&self) -> Result {
         if ANY.load(Ordering::Acquire) {
@@ -156,7 +155,7 @@ impl Managed {
 }
 
 impl Variable {
-    /// The shared copy, which the program may be writing: so it is copied before it is looked at.
+    /// A copy of the shared copy, because the program may be writing it.
     fn shared(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         let from = std::ptr::with_exposed_provenance::<u8>(self.shared.raw() as usize);
@@ -165,7 +164,7 @@ impl Variable {
         bytes
     }
 
-    /// Gives the module's copy what the program has written.
+    /// Copies what the program has written to the module's copy.
     fn push(&mut self, stream: StreamRef) -> Result {
         let now = self.shared();
         if now == self.agreed {
@@ -177,7 +176,7 @@ impl Variable {
         Ok(())
     }
 
-    /// Gives the program what kernels have written.
+    /// Copies what kernels have written to the shared copy.
     fn fetch(&mut self) -> Result {
         let mut now = vec![0; self.size as usize];
         let to = End::Private(now.as_mut_ptr());

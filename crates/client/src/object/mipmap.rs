@@ -1,4 +1,4 @@
-//! Arrays with levels.
+//! The program's mipmapped arrays.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use crate::object::array::{Array, Arrays, Shape};
 use crate::object::context::Context;
 use crate::result::Result;
 
-/// All arrays with levels.
+/// All mipmapped arrays.
 #[derive(Debug, Default)]
 pub struct Mipmaps(Table<MipmapId, Mipmapped>);
 
-/// An array with levels.
+/// A mipmapped array.
 #[derive(Debug)]
 pub struct Mipmapped {
     /// Its handle.
     pub handle: MipmapId,
     /// The context it was made in.
     pub context: ContextId,
-    /// What was asked for, and the levels.
+    /// Its shape and its levels.
     pub shape: Mipmap,
 }
 
 impl Mipmaps {
-    /// A new array with so many levels, or as many as its shape has. The levels are among `arrays`.
+    /// A new array with the given number of levels, or as many as its shape allows. The levels are added to `arrays`.
     pub fn create(
         &self,
         arrays: &Arrays,
@@ -77,7 +77,7 @@ impl Mipmaps {
         Ok(made)
     }
 
-    /// The array with levels behind a handle.
+    /// The mipmapped array behind a handle.
     pub fn get(&self, mipmap: sys::CUmipmappedArray) -> Result<Arc<Mipmapped>> {
         self.0
             .get(handles::of(mipmap), sys::CUDA_ERROR_INVALID_HANDLE)
@@ -93,7 +93,7 @@ impl Mipmaps {
         link::ask(&Op::MipmapDestroy { mipmap }, link::nothing)
     }
 
-    /// Forgets the arrays of a context that is gone.
+    /// Forgets the arrays of a context that has ended.
     pub fn forget(&self, context: ContextId) {
         self.0.remove_if(|mipmap| mipmap.context == context);
     }

@@ -1,4 +1,4 @@
-//! What lies at which address: answers pointer queries and tells ordinary memory from ours.
+//! The map from addresses to blocks of CUDA memory: answers pointer queries and recognises ordinary memory of the program.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::result::Result;
 
-/// What a block of addresses is.
+/// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `cuMemAlloc` and its relatives.
@@ -23,7 +23,7 @@ pub enum Kind {
     Mapped(MemoryId),
     /// An allocation of another process.
     Opened,
-    /// An allocation of another process's pool, which is this one here.
+    /// An allocation from another process's pool, which was imported as this one.
     Imported(PoolId),
     /// A variable of a module.
     Variable(ModuleId),
@@ -40,7 +40,7 @@ pub struct Block {
     pub size: u64,
     /// Bytes that are mapped, for host memory; else 0.
     pub mapped: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The context it was made in.
     pub context: ContextId,
@@ -52,7 +52,7 @@ pub struct Block {
     pub id: u64,
 }
 
-/// A number for what a program tells memory apart by: no memory of the process has had it before.
+/// A new buffer id: no memory of the process has had it before.
 pub fn fresh_id() -> u64 {
     static ID: AtomicU64 = AtomicU64::new(1);
     ID.fetch_add(1, Ordering::Relaxed)
@@ -95,7 +95,7 @@ impl Block {
 }
 
 thread_local! {
-    /// Without a destructor: a thread may fork in one of its own.
+    /// Without a destructor: a thread may fork in a destructor of the program.
     static FROZEN: ManuallyDrop<Cell<Option<RwLockReadGuard<'static, Blocks>>>> =
         const { ManuallyDrop::new(Cell::new(None)) };
 }
@@ -136,7 +136,7 @@ impl Mirror {
             .is_some_and(|block| block.contains(address, len) && wanted(&block))
     }
 
-    /// Takes out the block that begins at `address` and that `wanted` accepts.
+    /// Removes the block that begins at `address` and that `wanted` accepts.
     pub fn remove(&self, address: Address, wanted: impl Fn(&Block) -> bool) -> Result<Arc<Block>> {
         let mut map = self.0.write();
         match map.get(&address) {
@@ -154,7 +154,7 @@ impl Mirror {
         self.0.write().retain(|_, block| !goes(block));
     }
 
-    /// Forgets blocks that `gone` names.
+    /// Removes the blocks that `gone` accepts.
     pub fn remove_if(&self, gone: impl Fn(&Block) -> bool) {
         self.0.write().retain(|_, block| !gone(block));
     }
@@ -169,7 +169,7 @@ impl Mirror {
             .collect()
     }
 
-    /// Keeps the blocks as they are until [`thaw`]: around a fork, so that the child finds them whole.
+    /// Locks the blocks until [`thaw`]: around a fork, so that they are consistent in the child.
     pub fn freeze(&'static self) {
         let blocks = self.0.read();
         FROZEN.with(|frozen| frozen.set(Some(blocks)));

@@ -1,5 +1,4 @@
-//! What the library knows of the program's CUDA objects: a table for each kind, and the [`session`] that holds them all.
-//! No table knows the session.
+//! The program's CUDA objects: a table for each kind, and the [`session`] that holds all tables. No table uses the session.
 
 pub mod array;
 pub mod context;

@@ -1,4 +1,4 @@
-//! Modules and their functions, as they are in a context.
+//! Modules of a context, with their functions and variables.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -33,9 +33,9 @@ pub struct Module {
     pub handle: ModuleId,
     /// Where it is loaded.
     pub context: Arc<Context>,
-    /// Its kernels, when somebody has asked.
+    /// The names of its kernels, once they have been asked for.
     names: OnceLock<Vec<String>>,
-    /// Whether it is what a library is in this context; then it goes with the library.
+    /// Whether it belongs to a library; it is then unloaded with the library.
     pub of_library: bool,
     /// Its functions that have been asked for, by name.
     pub functions: Mutex<HashMap<String, Arc<Function>>>,
@@ -67,14 +67,13 @@ pub struct Function {
     pub params_size: usize,
     /// `CUfunction_attribute` values.
     pub attributes: Mutex<Vec<i32>>,
-    /// Those that launches are checked against.
+    /// The limits that launches are checked against.
     pub limits: Limits,
-    /// What the driver has said about its blocks.
+    /// The driver's answers about its occupancy.
     pub occupancy: Answers,
 }
 
-/// What a launch of a function may have, to be read without a lock. What the driver did not tell limits
-/// nothing.
+/// Limits of a function's launches, to be read without a lock. A value that the driver did not report is no limit.
 #[derive(Debug)]
 pub struct Limits {
     /// Threads of a block.
@@ -113,7 +112,7 @@ impl Module {
         }
     }
 
-    /// The names of its kernels, as far as the driver tells.
+    /// The names of its kernels, as far as the driver reports them.
     pub fn names(&self) -> Result<&[String]> {
         if let Some(names) = self.names.get() {
             return Ok(names);
@@ -159,7 +158,7 @@ impl Module {
 }
 
 impl Function {
-    /// The function of a name in a module, asked for for the first time.
+    /// Asks the worker for the function of a name in a module.
     pub fn find(module: &Arc<Module>, name: &str) -> Result<Self> {
         let handle = handles::fresh();
         let info = function_info(handle, module.handle, name)?;
@@ -192,11 +191,11 @@ impl Function {
             .ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Sets a `CUfunction_attribute`. What it is already is not sent: libraries set the same before every launch, and
-    /// the worker would carry it out behind all launches that it has not issued yet.
+    /// Sets a `CUfunction_attribute`. An unchanged value is not sent, because libraries set the same value before every
+    /// launch, and the worker would set it only after all launches that it has not issued yet.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
         let at = usize::try_from(attribute).ok();
-        // Held until it is known what the driver has made of it, so that two threads leave what the driver has.
+        // Locked until the driver has answered, so that after two threads' calls the value here is the driver's.
         let mut attributes = self.attributes.lock();
         let mut known = at.and_then(|at| attributes.get_mut(at));
         if SETTABLE.contains(&(attribute as u32)) && known.as_deref() == Some(&value) {

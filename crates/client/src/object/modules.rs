@@ -1,7 +1,7 @@
 //! All modules, libraries, functions and kernels.
 //!
-//! A library is an image; the module it becomes in a context is loaded when something of it is first
-//! used there. A kernel is a library and a name; it becomes a function per context in the same way.
+//! A library is a module image; it is loaded as a module into a context when it is first used there. A kernel is a name in
+//! a library; in each context it becomes a function of that module.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -20,7 +20,7 @@ use crate::object::recent;
 use crate::object::recent_functions;
 use crate::result::Result;
 
-/// Everything that comes from images.
+/// All objects that come from module images.
 #[derive(Debug, Default)]
 pub struct Modules {
     /// Modules by handle.
@@ -43,12 +43,12 @@ pub struct Library {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
-/// A library's image.
+/// Where a library's image is kept.
 #[derive(Debug)]
 enum Kept {
-    /// Small: its bytes.
+    /// Here, because it is small.
     Here(Vec<u8>),
-    /// By the worker, under this handle.
+    /// In the worker, under this handle.
     There(HeldImageId),
 }
 
@@ -76,7 +76,7 @@ pub struct Kernel {
 }
 
 impl Modules {
-    /// Loads an image into a context. `log` gets the compiler's words, if there are any.
+    /// Loads an image into a context. `log` gets the compiler's log, if there is one.
     pub fn load(
         &self,
         context: &Arc<Context>,
@@ -110,7 +110,7 @@ impl Modules {
         Ok(module)
     }
 
-    /// Takes a module out, with its functions.
+    /// Removes a module with its functions from the tables.
     pub fn take(&self, handle: ModuleId) -> Result<Arc<Module>> {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.functions
@@ -161,7 +161,7 @@ impl Modules {
         }
     }
 
-    /// A library of an image, which is kept: here if it is small, else by the worker.
+    /// Makes a library of an image, which is kept: here if it is small, else in the worker.
     pub fn library(&self, image: &[u8]) -> Result<Arc<Library>> {
         let handle = handles::fresh();
         let image = if image.len() <= INLINE {
@@ -182,7 +182,7 @@ impl Modules {
         Ok(library)
     }
 
-    /// Takes a library out, with its kernels; the modules that it has become, which are still loaded.
+    /// Removes a library with its kernels from the tables. Returns its modules, which are still loaded.
     pub fn take_library(&self, handle: LibraryId) -> Result<(Arc<Library>, Vec<Arc<Module>>)> {
         let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.kernels
@@ -192,7 +192,7 @@ impl Modules {
         Ok((library, modules))
     }
 
-    /// The module that a library is in a context.
+    /// The module of a library in a context, which is loaded if needed.
     pub fn library_module(
         &self,
         library: &Library,
@@ -211,7 +211,7 @@ impl Modules {
         Ok(module)
     }
 
-    /// The kernel of a name in a library; the name is checked if a context is at hand.
+    /// The kernel of a name in a library; the name is checked if there is a context.
     pub fn kernel(
         &self,
         library: &Arc<Library>,
@@ -232,14 +232,14 @@ impl Modules {
             functions: RwLock::default(),
             attributes: Mutex::default(),
         });
-        // Held until its handle is known, for another thread that finds it there launches it at once.
+        // Locked until the handle is in the table, because another thread that finds the kernel may launch it at once.
         let mut known = library.kernels.lock();
         let kernel = known.entry(name.to_owned()).or_insert(kernel).clone();
         self.kernels.insert(kernel.handle, kernel.clone());
         Ok(kernel)
     }
 
-    /// The handle of the kernel of a library that a function is of, 0 if it is of none.
+    /// The handle of the kernel that a function belongs to, 0 if it belongs to none.
     pub fn kernel_of(&self, function: FunctionId) -> KernelId {
         let has = |kernel: &Kernel| {
             let functions = kernel.functions.read();
@@ -250,7 +250,7 @@ impl Modules {
             .map_or(KernelId::NULL, |kernel| kernel.handle)
     }
 
-    /// The function that a kernel is in a context.
+    /// The function of a kernel in a context.
     pub fn kernel_function(
         &self,
         kernel: &Kernel,
@@ -262,7 +262,7 @@ impl Modules {
         let module = self.library_module(&kernel.library, context, |_| ())?;
         let name = kernel.name.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let function = self.function(&module, name)?;
-        // Held meanwhile, so that a thread that sets one finds the function, or this finds what was set.
+        // Locked meanwhile, so that an attribute that another thread sets now reaches this function.
         let attributes = kernel.attributes.lock();
         for (&attribute, &value) in &*attributes {
             function.set_attribute(attribute, value)?;
@@ -274,7 +274,7 @@ impl Modules {
         Ok(function)
     }
 
-    /// Sets an attribute of a kernel, in contexts to come as well.
+    /// Sets an attribute of a kernel in all contexts, later ones as well.
     pub fn set_kernel_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result {
         let mut attributes = kernel.attributes.lock();
         attributes.insert(attribute, value);
@@ -284,7 +284,7 @@ impl Modules {
         Ok(())
     }
 
-    /// Forgets what was loaded into a context that is gone.
+    /// Forgets the modules and functions of a context that has ended.
     pub fn forget(&self, context: ContextId) {
         let modules = self
             .modules

@@ -1,6 +1,6 @@
-//! What the driver has said about how many blocks of a function run at once.
+//! Caches the driver's answers about the occupancy of a function.
 //!
-//! Libraries ask before many launches, and choose kernels by the answers; so every answer is the driver's own, and is
+//! Libraries ask before many launches, and choose kernels by the answers. So every answer comes from the driver, and is
 //! kept until something changes that it may depend on: an attribute of the function, or the device behind the link.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::link;
 use crate::result::Result;
 
-/// Answers that are kept of a function; a program that asks for more begins anew.
+/// The most answers that are kept for a function; when a program asks for more, all are dropped.
 const MOST: usize = 1024;
 
 /// The answers of one function, by question.
@@ -22,13 +22,13 @@ pub struct Answers(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     generation: u64,
-    /// Changes with every [`Answers::forget`], so that an answer on its way then is not kept.
+    /// Changes with every [`Answers::forget`], so that an answer to a question asked before is not kept.
     revision: u64,
     answers: HashMap<Vec<u8>, (u64, u64)>,
 }
 
 impl Answers {
-    /// What the driver says, one number or two.
+    /// The driver's answer, one number or two.
     pub fn ask(&self, function: FunctionId, question: Occupancy<'_>) -> Result<(u64, u64)> {
         let key = postcard::to_stdvec(&question).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let generation = link::generation();
@@ -59,7 +59,7 @@ impl Answers {
         Ok(answer)
     }
 
-    /// Something has changed that the answers depend on.
+    /// Drops all answers, because something has changed that they depend on.
     pub fn forget(&self) {
         let mut known = self.0.lock();
         known.revision += 1;

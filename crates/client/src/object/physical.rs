@@ -1,4 +1,4 @@
-//! Physical memory and the addresses it is mapped at.
+//! Physical memory (`cuMemCreate`), reserved addresses, and mappings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::result::Result;
 /// Sizes and addresses of physical memory are multiples of this, on every device so far.
 pub const GRANULARITY: u64 = 2 << 20;
 
-/// All physical memory, and who may reach what.
+/// All physical memory and reservations, and the access rights of devices.
 #[derive(Debug, Default)]
 pub struct PhysicalMemory {
     table: Table<MemoryId, Physical>,
@@ -33,7 +33,7 @@ pub struct Physical {
     pub size: u64,
     /// Ordinal of its device.
     pub device: sys::CUdevice,
-    /// As it was asked for.
+    /// The handle types that the program asked for.
     pub handle_types: u32,
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID` of each place where it is mapped.
     id: u64,
@@ -88,7 +88,7 @@ impl PhysicalMemory {
         self.table.get(memory, sys::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// One holder of the handle more: who asked for it by address.
+    /// Adds a holder of the handle of the memory that is mapped at `address`.
     pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<MemoryId> {
         let memory = match blocks.find(address).map(|block| block.kind) {
             Some(Kind::Mapped(memory)) => memory,
@@ -98,13 +98,13 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// One holder of the handle more: who asked for it by descriptor.
+    /// Adds a holder of the handle, for an import of it by descriptor.
     pub fn share(&self, memory: MemoryId) -> Result {
         *self.get(memory)?.holders.lock() += 1;
         Ok(())
     }
 
-    /// Physical memory of another process; imported again it is another handle.
+    /// Imports physical memory of another process; each import gives a handle of its own.
     pub fn fetch(&self, devices: &Devices, given: &SharedMemory) -> Result<MemoryId> {
         let (memory, index) = shared::fetch("cuMemImportFromShareableHandle", given)?;
         let made = Physical {
@@ -118,7 +118,7 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// One holder of the handle less; the memory itself lives as long as it is mapped.
+    /// Removes a holder of the handle; the memory itself lives as long as it is mapped.
     pub fn release(&self, memory: MemoryId) -> Result {
         let physical = self.get(memory)?;
         let mut holders = physical.holders.lock();
@@ -150,7 +150,7 @@ impl PhysicalMemory {
         Ok(address)
     }
 
-    /// Gives reserved addresses back.
+    /// Releases reserved addresses.
     pub fn free(&self, address: Address, size: u64) -> Result {
         let mut reserved = self.reserved.lock();
         if reserved.get(&address) != Some(&size) {
@@ -221,7 +221,7 @@ impl PhysicalMemory {
         Ok(())
     }
 
-    /// Sets who may reach a mapped range.
+    /// Sets which devices may access a mapped range.
     pub fn set_access(
         &self,
         visible: &Devices,
@@ -257,7 +257,7 @@ impl PhysicalMemory {
         Ok(())
     }
 
-    /// How a device may reach an address.
+    /// The access rights of a device to an address.
     pub fn access(&self, device: sys::CUdevice, address: Address) -> u32 {
         let access = self.access.lock();
         let found = access

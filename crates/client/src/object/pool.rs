@@ -1,4 +1,4 @@
-//! Memory pools: names and settings. The memory itself is the worker's stream-ordered memory.
+//! Memory pools: handles and settings. The memory itself is the worker's stream-ordered memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::handles::{self, Table};
 use crate::object::devices::Devices;
 use crate::result::Result;
 
-/// All pools, and which each device uses.
+/// All pools, and the current pool of each device.
 #[derive(Debug, Default)]
 pub struct Pools {
     table: Table<PoolId, Pool>,
@@ -28,7 +28,7 @@ pub struct Pool {
     pub device: sys::CUdevice,
     /// `CU_MEM_HANDLE_TYPE_*` bits it may be exported as.
     pub handle_types: u32,
-    /// The pool of another process that this one stands for: nothing is allocated from it here.
+    /// The pool of another process that was imported as this one: nothing is allocated from it here.
     pub imported: Option<SharedPool>,
     settings: Mutex<HashMap<u32, u64>>,
     access: Mutex<HashMap<sys::CUdevice, u32>>,
@@ -46,7 +46,7 @@ impl Pools {
         Ok(self.make(device, handle_types, None))
     }
 
-    /// A pool that stands for another process's.
+    /// Imports a pool of another process.
     pub fn import(&self, devices: &Devices, given: SharedPool) -> Result<Arc<Pool>> {
         let device = devices.ordinal(given.device)?;
         Ok(self.make(device, sys::CU_MEM_HANDLE_TYPE_NONE, Some(given)))
@@ -102,7 +102,7 @@ impl Pools {
             .get(handles::of(pool), sys::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// As [`Pools::get`], for allocations, which another process's pool does not give.
+    /// As [`Pools::get`], but refuses imported pools, from which nothing can be allocated.
     pub fn get_own(&self, pool: sys::CUmemoryPool) -> Result<Arc<Pool>> {
         let pool = self.get(pool)?;
         match pool.imported {
@@ -132,7 +132,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// A setting that was made.
+    /// A setting that the program has made.
     pub fn setting(&self, attribute: u32) -> Option<u64> {
         self.settings.lock().get(&attribute).copied()
     }

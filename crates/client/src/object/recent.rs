@@ -1,10 +1,10 @@
-//! What a thread has launched and where, lately: so that a launch takes no lock and counts no reference.
+//! Per-thread caches of recently used functions and streams, so that a launch takes no lock and counts no reference.
 //!
 //! ```text
 //!   launch ─► place of the handle in the thread's own table ── same handle, context, epoch ─► use it
 //!                                                          └─ else: look it up, keep it there
 //! ```
-//! Whatever takes a function, a kernel or a stream away moves the epoch, and so empties every table.
+//! Removing a function, a kernel or a stream changes the epoch, which empties every table.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub const PLACES: usize = 16;
 
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
-/// What an entry was looked up by.
+/// The key of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<H> {
     epoch: u64,
@@ -48,12 +48,12 @@ thread_local! {
         const { [const { Cell::new(NO_STREAM) }; PLACES] };
 }
 
-/// Functions, kernels or streams are gone: to be called after they have been taken out of their tables.
+/// Empties every thread's tables. To be called after functions, kernels or streams have been removed from their tables.
 pub fn forget_all() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }
 
-/// What is looked up now.
+/// The key of a lookup at this moment.
 #[inline]
 pub fn key<H>(handle: H, context: ContextId) -> Key<H> {
     Key {
@@ -69,7 +69,7 @@ pub fn place(handle: impl Raw) -> usize {
     (handle.raw() >> 4) as usize % PLACES
 }
 
-/// What operations call the stream behind a handle.
+/// The stream behind a handle as operations name it.
 #[inline]
 pub fn stream(
     handle: StreamId,

@@ -1,4 +1,4 @@
-//! The functions that a thread has launched lately (see [`crate::object::recent`]).
+//! A per-thread cache of recently launched functions (see [`crate::object::recent`]).
 
 use std::cell::RefCell;
 use std::mem::{ManuallyDrop, replace};
@@ -16,12 +16,12 @@ type Functions = [(Key<FunctionId>, Option<Arc<Function>>); PLACES];
 const NO_FUNCTIONS: Functions = [const { (nobody(FunctionId::NULL), None) }; PLACES];
 
 thread_local! {
-    /// Without a destructor, so that it is there as long as the thread; see [`let_go`].
+    /// Without a destructor, so that it can be used until the thread has ended; see [`let_go`].
     static FUNCTIONS: ManuallyDrop<RefCell<Functions>> =
         const { ManuallyDrop::new(RefCell::new(NO_FUNCTIONS)) };
 }
 
-/// The thread ends: what it has launched need not stay for it.
+/// Empties the cache of a thread that ends.
 pub fn let_go() {
     let known = FUNCTIONS.with(|table| {
         table
@@ -31,7 +31,7 @@ pub fn let_go() {
     drop(known);
 }
 
-/// Calls `act` with the function behind a handle, which `find` looks up if the thread does not know it.
+/// Calls `act` with the function behind a handle, which `find` looks up if it is not in the thread's cache.
 #[inline(always)]
 pub fn with_function<T>(
     handle: FunctionId,

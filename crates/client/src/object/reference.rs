@@ -1,7 +1,7 @@
-//! Texture and surface references: what a program sets on them, and to what it binds them.
+//! Texture and surface references: their settings and bindings.
 //!
-//! Settings are kept here. A reference of a module is sent to the worker whole as soon as it is bound, and again when a
-//! setting of a bound one changes. References that a program makes by itself stay here: no kernel can use them.
+//! Settings are kept here. A module's reference is sent to the worker with all settings as soon as it is bound, and again
+//! when a setting of a bound one changes. References that a program creates itself stay here: no kernel can use them.
 
 use std::sync::Arc;
 
@@ -23,20 +23,20 @@ pub struct References(Table<ReferenceId, Reference>);
 pub struct Reference {
     /// Its handle.
     pub handle: ReferenceId,
-    /// The module that it is a variable of, and its name there.
+    /// Its module and its name there; none if the program created it.
     place: Option<(Arc<Module>, String)>,
     surface: bool,
     set: Mutex<Bound>,
 }
 
-/// What is set on a reference.
+/// The settings and the binding of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// How it is read.
     pub settings: ReferenceSettings,
-    /// What it is bound to.
+    /// The resource that it is bound to.
     pub resource: Option<Resource>,
-    /// Bytes by which linear texels begin before the address that was given.
+    /// Bytes from the first linear texel to the address that the program gave.
     pub offset: u64,
 }
 
@@ -129,7 +129,7 @@ impl References {
             .map(|_| ())
     }
 
-    /// Forgets the references of modules that are gone.
+    /// Forgets the references of modules that have been unloaded (`gone`).
     pub fn forget(&self, gone: impl Fn(&Module) -> bool) {
         self.0
             .remove_if(|it| it.place.as_ref().is_some_and(|(module, _)| gone(module)));
@@ -137,12 +137,12 @@ impl References {
 }
 
 impl Reference {
-    /// What is set.
+    /// Its settings and its binding.
     pub fn bound(&self) -> Bound {
         self.set.lock().clone()
     }
 
-    /// Changes what is set; the change holds only if the worker takes it.
+    /// Changes settings or binding. The change takes effect only if the worker accepts it.
     pub fn change(&self, how: impl FnOnce(&mut Bound) -> Result) -> Result {
         let mut set = self.set.lock();
         let mut new = set.clone();

@@ -1,4 +1,4 @@
-//! The session: one per process, begun by `cuInit`, for good.
+//! The process's session: begun by `cuInit`, it holds all tables of objects and never ends.
 
 use std::sync::OnceLock;
 
@@ -25,17 +25,17 @@ use crate::result::Result;
 /// Everything the library knows of the program's CUDA objects.
 #[derive(Debug)]
 pub struct Session {
-    /// The devices the program may see.
+    /// The devices that the program sees.
     pub devices: Devices,
     /// Contexts.
     pub contexts: Contexts,
     /// Modules, libraries, functions and kernels.
     pub modules: Modules,
-    /// Addresses.
+    /// Blocks of memory by address.
     pub memory: Mirror,
     /// Physical memory.
     pub physical: PhysicalMemory,
-    /// Memory of other processes.
+    /// Memory of other processes that has been opened here.
     pub opened: OpenedMemory,
     /// Memory pools.
     pub pools: Pools,
@@ -108,7 +108,7 @@ pub fn session() -> Result<&'static Session> {
     }
 }
 
-/// The session as the agent sees it: whatever state it is in.
+/// The session if it has begun, even if its worker is lost; for the agent.
 pub fn begun() -> Option<&'static Session> {
     SESSION.get().and_then(|session| session.as_ref().ok())
 }

@@ -1,4 +1,4 @@
-//! Memory and events that this process shares with others of its session, and what it has of theirs.
+//! Memory and events shared between the processes of a session: exports of this process, and imports from others.
 //!
 //! A handle names the memory ([`SharedMemory`]); the workers do the sharing. Memory of `cuIpcOpenMemHandle` is physical memory of
 //! the other process, mapped whole into a reservation of its own:
@@ -7,7 +7,7 @@
 //!   handle ─► fetch ─► reserve ─► map ─► access      address = reservation + offset
 //!   close  ─► unmap ─► free the reservation ─► release, when it has been opened as often as closed
 //! ```
-//! That of a memory pool is the same, and can be closed in the order of a stream.
+//! Memory of an imported memory pool is opened in the same way, and can be closed in stream order.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -26,10 +26,10 @@ use crate::object::devices::Devices;
 use crate::object::mirror::{Block, Kind, Mirror};
 use crate::result::Result;
 
-/// The number of this process, which is in the image with the rest of it.
+/// The number of this process; a restore keeps it, because it is part of the process's memory.
 static OWN: OnceLock<Sharer> = OnceLock::new();
 
-/// What `cuIpcOpenMemHandle` and `cuMemPoolImportPointer` have made, by the address that they have given.
+/// Memory opened by `cuIpcOpenMemHandle` and `cuMemPoolImportPointer`, by the address that they returned.
 #[derive(Debug, Default)]
 pub struct OpenedMemory(Mutex<BTreeMap<Address, Opened>>);
 
@@ -85,8 +85,8 @@ fn handle(body: ReplyBody<'_>) -> Result<[u8; SHARED]> {
     }
 }
 
-/// Tells the user that a call was given what this session does not have: the code does not say it, and the worker has said why
-/// in its log alone.
+/// Tells the user that a call was given an object that this session does not have, because the error code does not say so
+/// and the reason is only in the worker's log.
 pub fn tell(call: &str, what: &str, code: sys::CUresult) {
     notice::write(&format!(
         "{call} was given {what} that this session does not have (CUDA error {code}): it belongs to a process outside the \
@@ -94,7 +94,7 @@ pub fn tell(call: &str, what: &str, code: sys::CUresult) {
     ));
 }
 
-/// Makes physical memory of another process's; the answer is its handle here, and the index of its device.
+/// Imports physical memory of another process; returns its handle here, and the index of its device.
 pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(MemoryId, u32)> {
     let memory = handles::fresh();
     let op = Op::MemFetch {
@@ -107,7 +107,7 @@ pub fn fetch(call: &str, shared: &SharedMemory) -> Result<(MemoryId, u32)> {
 }
 
 impl OpenedMemory {
-    /// Opens memory of another process for the current device and others; the address. `kind` is what it is to be here.
+    /// Opens memory of another process for the current device and others, as a block of `kind`; returns its address.
     pub fn open(
         &self,
         (call, kind): (&str, Kind),
@@ -161,13 +161,13 @@ impl OpenedMemory {
             return Ok(());
         };
         let (base, memory, context) = (address - gone.shared.offset, gone.memory, gone.context);
-        // Kernels that use it must have ended: the driver does not wait for them when it unmaps.
+        // Waits for kernels that use it, because the driver does not when it unmaps.
         link::ask(&Op::ContextSync { context }, link::nothing)?;
         unmap(base, gone.shared.whole)?;
         link::ask(&Op::MemRelease { memory }, link::nothing)
     }
 
-    /// As [`OpenedMemory::close`], when the stream gets there.
+    /// As [`OpenedMemory::close`], in stream order.
     pub fn close_async(
         &self,
         blocks: &Mirror,
@@ -181,7 +181,7 @@ impl OpenedMemory {
         link::post(&Op::MemCloseAsync { address, stream })
     }
 
-    /// Closes it once, and takes it out when that was the last time.
+    /// Counts one close; removes and returns the entry if that was the last.
     fn take(&self, blocks: &Mirror, address: Address, kind: Kind) -> Result<Option<Opened>> {
         let mut opened = self.0.lock();
         let known = opened.get_mut(&address).filter(|it| it.kind == kind);

@@ -1,11 +1,11 @@
-//! Memory of the program that other processes may share: which ranges of addresses are such, and the file behind them.
+//! Finds memory that the program may share with other processes, and the file behind it.
 //!
 //! ```text
 //!   start-end        perms offset   device inode  path                    of /proc/self/maps
 //!   7f12…000-7f12…   rw-s  00000000 00:01  4711   /dev/shm/ring (deleted)
 //! ```
-//! A file without a name (memory of `MAP_ANONYMOUS`, a removed one) is opened by the range it is mapped at, which the kernel
-//! allows to privileged processes; one with a name by that, too.
+//! A file without a name (memory of `MAP_ANONYMOUS`, a removed file) is opened by its mapped range, which the kernel allows
+//! to privileged processes; a file with a name can be opened by its name, too.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
@@ -21,14 +21,14 @@ pub struct Part {
     pub offset: u64,
 }
 
-/// What is behind a range of the program's addresses.
+/// The kind of memory behind a range of the program's addresses.
 #[derive(Debug)]
 pub enum Backing {
-    /// Nobody else's.
+    /// Memory of this process only.
     Private,
     /// A part of a file that is mapped as shared.
     Shared(Part),
-    /// Neither; or the file cannot be opened.
+    /// Shared in parts that are not one piece of one file, or of a file that cannot be opened.
     Unknown,
 }
 
@@ -43,9 +43,9 @@ struct Line<'t> {
     path: &'t str,
 }
 
-/// What the `size` bytes at `start` are, whole pages that are mapped.
+/// The memory behind the `size` bytes at `start`, which are whole, mapped pages.
 pub fn at(start: Address, size: u64) -> Backing {
-    // What cannot be read says nothing of a mapping that another process shares.
+    // Without the table, the memory is taken for private.
     let Ok(table) = fs::read("/proc/self/maps") else {
         return Backing::Private;
     };
@@ -82,7 +82,7 @@ fn open(line: &Line<'_>) -> Option<File> {
     let by_range = format!("/proc/self/map_files/{:x}-{:x}", line.start, line.end);
     let open = |path: &str| OpenOptions::new().read(true).write(true).open(path);
     let file = open(&by_range).or_else(|_| open(line.path)).ok()?;
-    // A name may be another file's by now.
+    // Another file may have this name by now.
     (file.metadata().ok()?.ino() == line.inode).then_some(file)
 }
 

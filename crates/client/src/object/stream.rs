@@ -17,7 +17,7 @@ use crate::object::graphs::{Graphs, any_capture};
 use crate::object::recent;
 use crate::result::Result;
 
-/// All streams the program made, and the hidden ones of its threads.
+/// All streams that the program made, and the per-thread default streams.
 #[derive(Debug, Default)]
 pub struct Streams(Table<StreamId, Stream>);
 
@@ -26,7 +26,7 @@ pub struct Streams(Table<StreamId, Stream>);
 pub struct Stream {
     /// Its handle.
     pub handle: StreamId,
-    /// Where it lives.
+    /// The context it was made in.
     pub context: Arc<Context>,
     /// `CUstream_flags`.
     pub flags: u32,
@@ -36,15 +36,15 @@ pub struct Stream {
     pub attributes: Mutex<HashMap<u32, [u8; 64]>>,
 }
 
-/// The thread's default stream in each context it has used one in; they end with the thread.
+/// The thread's default streams, one for each context in which it has used one; they end with the thread.
 type Own = Vec<(ContextId, Arc<Stream>)>;
 
 thread_local! {
-    /// Without a destructor, so that those of the program find it; see `ending`.
+    /// Without a destructor, so that destructors of the program can use it; see `ending`.
     static OWN: ManuallyDrop<RefCell<Own>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// A signal handler may interrupt a call that uses the list: then it is refused.
+/// Calls `act` with the thread's list. Fails in a signal handler that has interrupted a call which uses the list.
 fn with_own<T>(act: impl FnOnce(&mut Own) -> T) -> Result<T> {
     OWN.with(|own| {
         let mut own = own.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
@@ -115,7 +115,7 @@ impl Streams {
         }
     }
 
-    /// What operations call the stream.
+    /// The stream as operations name it.
     #[inline]
     pub fn resolve(&self, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
@@ -126,7 +126,7 @@ impl Streams {
         }
     }
 
-    /// As [`Streams::resolve`], for a caller who has looked up the current context already.
+    /// As [`Streams::resolve`], for a caller that has already looked up the current context.
     #[inline(always)]
     pub fn resolve_in(&self, context: &Arc<Context>, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
@@ -146,7 +146,7 @@ impl Streams {
         })
     }
 
-    /// Forgets the streams of a context that is gone.
+    /// Forgets the streams of a context that has ended.
     pub fn forget(&self, graphs: &Graphs, context: ContextId) {
         let gone = self.0.remove_if(|stream| stream.context.handle == context);
         recent::forget_all();
@@ -181,7 +181,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// What operations call it.
+    /// Its name in operations.
     pub fn reference(&self) -> StreamRef {
         StreamRef {
             context: self.context.handle,

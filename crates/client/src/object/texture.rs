@@ -1,4 +1,4 @@
-//! Texture and surface objects, by the driver's numbers for them.
+//! The program's texture and surface objects, by the driver's numbers for them.
 
 use std::collections::HashMap;
 
@@ -45,20 +45,20 @@ impl Textures {
         link::ask(&op, link::nothing)
     }
 
-    /// What an object was made of.
+    /// The description that an object was made from.
     pub fn get(&self, surface: bool, object: TextureId) -> Result<Texture> {
         let known = self.0.lock();
         let key = find(&known, surface, object)?;
         known.get(&key).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Forgets the objects of a context that is gone.
+    /// Forgets the objects of a context that has ended.
     pub fn forget(&self, context: ContextId) {
         self.0.lock().retain(|(of, ..), _| *of != context);
     }
 }
 
-/// The object of this number in the current context, else in any: numbers may be used in each.
+/// The object of this number in the current context, else in any: two contexts may use the same number.
 fn find(known: &HashMap<Key, Texture>, surface: bool, object: TextureId) -> Result<Key> {
     let own = (current()?.handle, surface, object);
     if known.contains_key(&own) {

@@ -1,8 +1,8 @@
 //! The library's own allocator.
 //!
 //! The agent works while every other thread of the program is parked, perhaps in the middle of the C
-//! library's `malloc`; so nothing of ours may use that. This allocator's lock is the owner's thread pointer:
-//! the signal handler sees it and lets the owner go on, to be asked again a moment later.
+//! library's `malloc`; so this library may not use that. This allocator's lock holds the owner's thread pointer: the
+//! signal handler does not park the owner, which is signalled again a moment later.
 //!
 //! Blocks are powers of two from 16 bytes to 64 KiB in free lists; larger ones are mappings of their own.
 
@@ -48,7 +48,7 @@ fn thread_pointer() -> usize {
     pointer
 }
 
-/// Holds the lock until [`thaw`]: around a fork, so that the child finds the lists whole.
+/// Holds the lock until [`thaw`]: around a fork, so that the lists are consistent in the child.
 pub fn freeze() {
     ALLOCATOR.acquire();
 }

@@ -1,9 +1,9 @@
-//! Stopping the program at exactly one of its calls: for tests, and only with their variable.
+//! For tests: stops the program at exactly one of its calls, if the environment asks for it.
 //!
-//! `FERMATA_TEST_QUIESCE_AT=N` makes the thread that comes to the N-th call since `cuInit` (from 1) wait before
-//! it, outside, until the session has been stopped once. `FERMATA_TEST_QUIESCE_MARK=PATH` names the folder
-//! that is made when it has come there. With `N` = 0 no thread waits, and the mark is a file that holds the number
-//! of calls so far, eight bytes, little-endian.
+//! `FERMATA_TEST_QUIESCE_AT=N` makes the thread of the N-th call since `cuInit` (from 1) wait before the call, outside,
+//! until the session has been stopped once. `FERMATA_TEST_QUIESCE_MARK=PATH` names the folder that is created when the
+//! thread waits. With `N` = 0 no thread waits, and the mark is a file that holds the number of calls so far, eight
+//! bytes, little-endian.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::thread::gate::{self, Watcher};
 
 const AT: &str = "FERMATA_TEST_QUIESCE_AT";
 const MARK: &str = "FERMATA_TEST_QUIESCE_MARK";
-/// A test that has not stopped the program by then has failed; the program goes on.
+/// The longest wait for the stop. After it the test has failed, and the program goes on.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -28,7 +28,7 @@ enum Plan {
     Count { file: OwnedFd },
 }
 
-/// Begins to count, if the variables ask for it. Called once, when the session begins.
+/// Begins to count calls, if the variables ask for it. Called once, when the session begins.
 pub fn arm() {
     let at = std::env::var(AT).ok().and_then(|text| text.parse().ok());
     let mark = std::env::var(MARK)
@@ -51,7 +51,7 @@ pub fn arm() {
     }
 }
 
-/// A thread is about to begin a call; whether it must first wait at [`wait`].
+/// Counts a call that is about to begin; returns whether it must first [`wait`].
 fn arrives() -> bool {
     let number = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
     match PLAN.get() {
@@ -65,8 +65,8 @@ fn arrives() -> bool {
     }
 }
 
-/// Says that the moment has come and waits for a stop. The thread counts as outside, and may be parked at
-/// any instruction of this; so it holds nothing.
+/// Makes the mark and waits for a stop. The thread counts as outside and may be parked at any instruction here, so it
+/// holds no lock.
 fn wait() {
     let Some(Plan::Stop { mark, .. }) = PLAN.get() else {
         return;

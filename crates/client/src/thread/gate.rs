@@ -1,4 +1,4 @@
-//! The gate at which the program's threads stop while the session does.
+//! The gate: parks the program's threads while the session is stopped.
 //!
 //! ```text
 //!              enter (gate open)              leave
@@ -12,7 +12,7 @@
 //!
 //! Everything the signal handler touches is a static or a leaked record, found by thread id: a
 //! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
-//! A thread's record is its own until the last of its destructors (`ending`).
+//! A thread keeps its record until the last of its destructors (`ending`).
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -32,7 +32,7 @@ const CLOSED: u32 = 1;
 const WATCHED: u32 = 2;
 
 static GATE: AtomicU32 = AtomicU32::new(OPEN);
-/// What an open gate is: [`OPEN`], or [`WATCHED`] in a test.
+/// The value of `GATE` while it is open: [`OPEN`], or [`WATCHED`] in a test.
 static WHEN_OPEN: AtomicU32 = AtomicU32::new(OPEN);
 /// How often the gate has been closed.
 static STOPS: AtomicU32 = AtomicU32::new(0);
@@ -58,7 +58,7 @@ pub struct Watcher {
     pub wait: fn(),
 }
 
-/// A thread that has called us. Records are reused, never freed.
+/// A thread that has called this library. Records are reused, never freed.
 #[derive(Debug)]
 struct Record {
     /// Thread id, 0 if the record is free.
@@ -69,7 +69,7 @@ struct Record {
 }
 
 thread_local! {
-    /// The calling thread's record. Without a destructor, so that it is there as long as the thread; see `ending`.
+    /// The calling thread's record. Without a destructor, so that it can be used until the thread has ended; see `ending`.
     static KNOWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
 }
 
@@ -87,7 +87,7 @@ pub fn enter() -> Inside {
     }))
 }
 
-/// As [`enter`]; `None` if the thread has not been here before.
+/// As [`enter`], but `None` at the thread's first call.
 #[inline]
 pub fn enter_again() -> Option<Inside> {
     KNOWN.get().map(enter_as)
@@ -104,14 +104,14 @@ fn enter_as(record: &'static Record) -> Inside {
     Inside { record }
 }
 
-/// The thread ends: its record may be another's.
+/// Releases the record of a thread that ends.
 pub fn let_go() {
     if let Some(record) = KNOWN.take() {
         record.tid.store(0, Ordering::Release);
     }
 }
 
-/// In a forked child: of all threads only the calling one is there, under another number.
+/// In a forked child: frees all records but the calling thread's, which gets its new thread id.
 pub fn after_fork() {
     let own = KNOWN.get().map(std::ptr::from_ref);
     for record in all() {
@@ -136,8 +136,9 @@ fn wait_outside(record: &Record) {
     }
 }
 
-/// Runs `wait` as if the calling thread, which is inside one of our functions, were outside: a stop parks it where it is. `wait`
-/// touches nothing that a stop must find whole. None if the thread is inside of more than one.
+/// Runs `wait` as if the calling thread, which is inside one of our functions, were outside: a stop parks it where it is.
+/// `wait` must not use what has to be consistent in a stop. `None` if the thread is inside more than one function, or is
+/// the stopper.
 pub fn step_outside<T>(wait: impl FnOnce() -> T) -> Option<T> {
     let record = KNOWN.get()?;
     let is_stopper = STOPPER.load(Ordering::Relaxed) == gettid();
@@ -147,7 +148,7 @@ pub fn step_outside<T>(wait: impl FnOnce() -> T) -> Option<T> {
     record.depth.store(0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if is_closed() {
-        // The one who stops the threads may wait for this one.
+        // The stopper may already wait for this thread.
         park();
     }
     let result = wait();
@@ -189,7 +190,7 @@ pub fn is_inside() -> bool {
     find(gettid()).is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
 }
 
-/// As [`is_inside`], for code that no signal handler runs: takes no look at other threads' records.
+/// As [`is_inside`], for code that no signal handler runs: reads only the thread's own record.
 pub fn is_current_inside() -> bool {
     KNOWN
         .get()
@@ -203,7 +204,7 @@ pub fn park_if_outside() {
     }
 }
 
-/// Whether more than one living thread has called us.
+/// Whether more than one living thread has called this library.
 pub fn is_shared() -> bool {
     all()
         .filter(|record| record.tid.load(Ordering::Relaxed) != 0)
@@ -226,22 +227,22 @@ pub fn open() {
     let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// From now on every call is shown to `watcher` first. Called before the gate is ever closed.
+/// Has `watcher` see each call before it begins. To be called before the gate is first closed.
 pub fn watch(watcher: Watcher) {
     let _ = WATCHER.set(watcher);
     WHEN_OPEN.store(WATCHED, Ordering::Relaxed);
     GATE.store(WATCHED, Ordering::SeqCst);
 }
 
-/// Waits until the gate is closed once more than before `say`, at most `limit`; for tests, which [`watch`].
+/// Calls `say`, then waits until the gate is closed again, at most `limit`; for tests, which [`watch`].
 pub fn await_stop(limit: Duration, say: impl FnOnce()) {
     let stops = STOPS.load(Ordering::Acquire);
     say();
     wait_while(&STOPS, limit, |now| now == stops);
 }
 
-/// Waits until `count` more threads have parked, at most `limit`. For the stopper, which then looks at all threads: some
-/// are still without having parked here.
+/// Waits until `count` more threads have parked, at most `limit`. The stopper checks all threads afterwards, because some
+/// stand still without having parked here.
 pub fn await_parked(count: usize, limit: Duration) {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     EXPECTED.store(count, Ordering::SeqCst);
@@ -249,12 +250,12 @@ pub fn await_parked(count: usize, limit: Duration) {
     EXPECTED.store(0, Ordering::SeqCst);
 }
 
-/// Wakes the one that sleeps on `word` ([`wait_while`]). Async-signal-safe.
+/// Wakes the thread that sleeps on `word` ([`wait_while`]). Async-signal-safe.
 pub fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
-/// Sleeps on `word` while its value is as `waits` says, at most `limit`. Whoever changes the word wakes the sleeper.
+/// Sleeps on `word` while `waits` accepts its value, at most `limit`. Code that changes the word has to [`wake`] the sleeper.
 pub fn wait_while(word: &AtomicU32, limit: Duration, waits: impl Fn(u32) -> bool) {
     let end = Instant::now() + limit;
     loop {
@@ -293,12 +294,12 @@ pub fn rest(done: &dyn Fn() -> bool) {
     RESTING.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// The calling thread is the one that stops the others.
+/// Makes the calling thread the stopper.
 pub fn is_stopper() {
     STOPPER.store(gettid(), Ordering::Relaxed);
 }
 
-/// Has every resting thread look whether its answer has come.
+/// Has every resting thread check whether its answer has come.
 pub fn nudge() {
     let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
 }
@@ -320,7 +321,7 @@ fn park_until(done: &dyn Fn() -> bool) {
     }
 }
 
-/// One more thread is parked: wakes the stopper with the last that it waits for. Async-signal-safe.
+/// Counts one more parked thread, and wakes the stopper after the last that it waits for. Async-signal-safe.
 fn tell_stopper() {
     let one_less = |left: u32| left.checked_sub(1);
     let was = EXPECTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
@@ -329,8 +330,8 @@ fn tell_stopper() {
     }
 }
 
-/// Whether the thread `tid` is inside one of our functions while another rests there: a lock that it waits for may be
-/// that one's.
+/// Whether the thread `tid` is inside one of our functions while another rests there, which may hold a lock that `tid`
+/// waits for.
 pub fn may_be_blocked(tid: i32) -> bool {
     let inside = |record: &Record| record.depth.load(Ordering::Acquire) > 0;
     RESTING.load(Ordering::Acquire) > 0 && find(tid).is_some_and(inside)
@@ -360,8 +361,7 @@ fn all() -> impl Iterator<Item = &'static Record> {
     })
 }
 
-/// A record for the calling thread: the one it had, if it calls after its last destructor of ours, a free one, or a
-/// new one.
+/// A record for the calling thread: one with its thread id, a free one, or a new one.
 ///
 /// A signal between the record's creation and the first `depth` finds depth 0 and parks the thread here.
 /// That is harmless: no lock is held, and a thread inside the allocator is not parked (see `alloc`).
@@ -375,7 +375,7 @@ fn register() -> &'static Record {
                 .is_ok()
         })
     };
-    // What bears this number belongs to a thread that is gone: there is one thread of a number.
+    // A record with this thread id belongs to a thread that has ended: thread ids are unique.
     if let Some(record) = take(tid).or_else(|| take(0)) {
         record.depth.store(0, Ordering::Relaxed);
         return record;

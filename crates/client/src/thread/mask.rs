@@ -1,13 +1,13 @@
-//! `sigprocmask` and `pthread_sigmask` as the program sees them: they never block the parking signal.
+//! Replaces `sigprocmask` and `pthread_sigmask` for the program: they never block the parking signal.
 //!
-//! A thread that blocks every signal, as many libraries' threads do, could not be parked. Calls that are
-//! not resolved to these (the C library's own, system calls) are found by the agent, which then refuses.
+//! A thread that blocks every signal, as many libraries' threads do, could not be parked. Masks set in other ways (by the
+//! C library itself, by system calls) are found by the agent, which then refuses the stop.
 
 use core::ffi::c_int;
 
 use crate::thread::signal;
 
-/// Signals that the C library keeps for itself and never lets be blocked.
+/// Signals that the C library reserves and never blocks.
 const RESERVED: u64 = 1 << 31 | 1 << 32;
 
 /// # Safety

@@ -1,4 +1,4 @@
-//! The threads of the program: how they are stopped and go on, and what the library does in them unseen.
+//! Stops and resumes the program's threads, with the allocator and signal handling that this needs.
 
 pub mod alloc;
 pub mod exact;

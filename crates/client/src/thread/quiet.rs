@@ -1,8 +1,8 @@
-//! A panic in this library is silent: the program's stderr is the program's.
+//! Keeps panics of this library off the program's stderr; they go to the notice file.
 //!
-//! Rust's panic hook writes before anybody can catch the panic. The shared library has a copy of Rust's standard
-//! library of its own, so the hook set here is not the one of a program written in Rust. Where the copy is shared
-//! (tests), what happens outside this library goes to the hook that was there before.
+//! Rust's panic hook writes before the panic can be caught. The shared library has its own copy of Rust's standard
+//! library, so the hook set here is not that of a program written in Rust. Where the copy is shared (in tests), panics
+//! outside this library go to the previous hook.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -16,12 +16,12 @@ thread_local! {
     static OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is the library's own.
+/// Marks the calling thread as the library's own.
 pub fn is_ours() {
     OURS.set(true);
 }
 
-/// From now on panics in this library go to the notice file.
+/// Installs the hook that writes panics of this library to the notice file.
 pub fn arm() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

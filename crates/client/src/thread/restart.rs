@@ -1,13 +1,12 @@
-//! System calls that a signal interrupts for good are begun again, so that the program does not see the
-//! signal that parks its threads.
+//! Restarts system calls that the kernel does not restart after a signal, so that the program does not see the
+//! parking signal.
 //!
 //! The kernel restarts most calls by itself (`SA_RESTART`), but sleeping, polling and some waits return
 //! `EINTR` whatever the handler says, and the handler is not told which call it was. So the agent reads
 //! the call from `/proc` before it sends the signal, and the handler compares every register: if all
-//! are as noted and the result is `EINTR`, it is the same call, and is issued anew. Where the agent came too
-//! early, the code before the call may name it. A sleep goes on with
-//! what the kernel says is left, where the program gave room for that; else it, like a poll, begins from
-//! its full time.
+//! are as noted and the result is `EINTR`, it is the same call, and is issued again. If the agent looked before the
+//! call began, the code before the call may name it. A sleep goes on with the rest of its time if the program passed
+//! a buffer for that; else it begins again with its full time, like a poll.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -44,7 +43,7 @@ const ARGUMENTS: [i32; 6] = [
     libc::REG_R9,
 ];
 
-/// What a thread was doing when it was sent the signal: number, arguments, stack pointer, address.
+/// The system call that a thread was in when it was sent the signal: number, arguments, stack pointer, address.
 struct Note {
     tid: AtomicI32,
     words: [AtomicU64; 9],
@@ -58,7 +57,7 @@ static NOTED: [Note; NOTES] = [const {
     }
 }; NOTES];
 
-/// Notes the call that a thread is in, if it is one of ours to care for. Called by the agent.
+/// Notes the system call that a thread is in, if it is one of `CALLS`. Called by the agent.
 pub fn note(tid: i32) {
     let note = place(tid);
     note.tid.store(0, Ordering::Release);
@@ -73,7 +72,7 @@ pub fn note(tid: i32) {
     note.tid.store(tid, Ordering::Release);
 }
 
-/// Makes the interrupted thread issue its call anew when the handler returns. Async-signal-safe.
+/// Makes the interrupted thread issue its call again when the handler returns. Async-signal-safe.
 ///
 /// # Safety
 /// `context` is the third argument of a signal handler.
@@ -87,9 +86,9 @@ pub unsafe fn resume_call(tid: i32, context: *mut libc::c_void) {
         return;
     };
     registers[libc::REG_RAX as usize] = number;
-    // The length of the instruction `syscall`, which the thread stands behind.
+    // Back over the instruction `syscall`, which is two bytes long.
     registers[libc::REG_RIP as usize] -= 2;
-    // The kernel has stored what is left of a sleep where the program wanted to know it.
+    // The kernel has stored the rest of a sleep if the program passed a buffer for it.
     let (asked, left) = match number {
         libc::SYS_nanosleep => (libc::REG_RDI, registers[libc::REG_RSI as usize]),
         libc::SYS_clock_nanosleep if registers[libc::REG_RSI as usize] == 0 => {
@@ -115,7 +114,7 @@ fn noted(tid: i32, registers: &[i64]) -> Option<i64> {
     (arguments_agree && place_agrees).then(|| word(0))
 }
 
-/// The call that the code itself names: `mov $number, %eax; syscall`, as C libraries have it. For a thread
+/// The call that the code before it names: `mov $number, %eax; syscall`, as in C libraries. For a thread
 /// that began its call between the agent's look and the signal.
 fn coded(registers: &[i64]) -> Option<i64> {
     let behind = registers[libc::REG_RIP as usize] as usize;

@@ -1,6 +1,6 @@
 //! The real-time signal that parks threads.
 //!
-//! Which one: the environment variable `FERMATA_PARK_SIGNAL`, a number, else SIGRTMIN + 12.
+//! Its number is the environment variable `FERMATA_PARK_SIGNAL`, else SIGRTMIN + 12.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -29,13 +29,13 @@ pub fn chosen() -> i32 {
 /// The signal that the environment asks for.
 ///
 /// # Errors
-/// It asks for something that is no signal: a session does not begin then.
+/// The value is no signal; a session then does not begin.
 pub fn asked() -> Result<Option<i32>, WrongSetting> {
     let number = settings::number(VARIABLE)?;
     Ok(number.and_then(|number| i32::try_from(number).ok()))
 }
 
-/// Takes the signal for us.
+/// Installs the handler for the signal.
 ///
 /// # Errors
 /// The system refuses the number.
@@ -82,7 +82,7 @@ pub fn with_all_blocked<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The system call itself: the C library's function is one that we wrap.
+/// The system call itself, because this library replaces the C library's function.
 fn mask(new: &u64, old: &mut u64) {
     // SAFETY: both sets are eight bytes, as the kernel's are.
     unsafe {

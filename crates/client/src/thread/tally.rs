@@ -1,4 +1,4 @@
-//! Counts the program's calls, where the environment asks for it (see [`fermata_wire::Tally`]).
+//! Counts the program's calls if the environment asks for it (see [`fermata_wire::Tally`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Does `act` and counts it.
+/// Runs `act` and counts the call.
 #[cold]
 pub fn measured<T>(name: &str, act: impl FnOnce() -> T) -> T {
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The threads of this process, as the kernel lists them. Allocates nothing through the C library.
+//! Lists the threads of this process and reads their state from `/proc`. Allocates nothing through the C library.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
@@ -7,18 +7,18 @@ use rustix::io::Errno;
 /// How often threads are listed until two lists are the same.
 const TRIES: usize = 64;
 
-/// Thread ids of the process; of threads that come and go meanwhile, some that have ended may be among them.
+/// The ids of the process's threads; if threads begin and end meanwhile, ids of ended ones may be among them.
 ///
-/// The kernel goes from thread to thread, and a list ends where the thread at hand has just ended; what goes on from
-/// there counts, and so may leave out a thread that lives. Such a list names a thread that the next one does not.
+/// The kernel walks from thread to thread. If the thread it is at has just ended, a read stops there, and the next one
+/// continues by count, which may skip a living thread. Such a list has a thread that the next list does not have.
 ///
 /// # Errors
-/// `/proc` is not there or not readable.
+/// `/proc` is not mounted or not readable.
 pub fn list() -> Result<Vec<i32>, Errno> {
     settled(once)
 }
 
-/// What `list` says twice in turn; if it always says something else, all that it has ever said.
+/// A list that `list` returns twice in a row; if there is none, the union of all its lists.
 fn settled(mut list: impl FnMut() -> Result<Vec<i32>, Errno>) -> Result<Vec<i32>, Errno> {
     let mut last = list()?;
     let mut all = last.clone();
@@ -53,7 +53,7 @@ fn once() -> Result<Vec<i32>, Errno> {
     Ok(tids)
 }
 
-/// What the kernel says of a thread in `/proc/self/task/TID/status`.
+/// The state of a thread from `/proc/self/task/TID/status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its name.
@@ -65,7 +65,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether the thread will run no more instruction of the program.
+    /// Whether the thread has ended or is ending.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
@@ -85,7 +85,7 @@ pub fn status(tid: i32) -> Option<Status> {
     })
 }
 
-/// Whether a thread sleeps in a wait for a lock, without a limit (`/proc/self/task/TID/syscall`).
+/// Whether a thread waits for a lock without a time limit (`/proc/self/task/TID/syscall`).
 pub fn waits_for_lock(tid: i32) -> bool {
     read(&format!("/proc/self/task/{tid}/syscall")).is_some_and(|text| is_lock_wait(&text))
 }
@@ -97,13 +97,13 @@ fn is_lock_wait(text: &str) -> bool {
     let arguments: Vec<u64> = fields
         .map_while(|it| u64::from_str_radix(it.strip_prefix("0x")?, 16).ok())
         .collect();
-    // FUTEX_WAIT and FUTEX_WAIT_BITSET, but for the flags beside the command; the fourth argument is the time.
+    // FUTEX_WAIT and FUTEX_WAIT_BITSET with any flags; the fourth argument is the time limit.
     let waits = |command: u64| matches!(command & 0x7f, 0 | 9);
     number == Some(libc::SYS_futex)
         && matches!(arguments[..], [_, command, _, 0, ..] if waits(command))
 }
 
-/// Nanoseconds for which a thread has had a core (`/proc/PID/schedstat`); `None` if the kernel does not tell.
+/// Nanoseconds for which a thread has had a core (`/proc/self/task/TID/schedstat`); `None` if the kernel does not report it.
 pub fn time_run(tid: i32) -> Option<u64> {
     let text = read(&format!("/proc/self/task/{tid}/schedstat"))?;
     text.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Copies of boxes: two and three dimensions, arrays.
+//! Copies in two and three dimensions, between memory and arrays.
 //!
 //! ```text
 //!   rows of ordinary memory          packed in a piece           the other side
@@ -6,7 +6,7 @@
 //!   │ ████████            │  ──────► │████████│  ─────────────► address or array
 //!   │ ████████            │          │████████│
 //! ```
-//! A box with a side in ordinary memory goes in pieces of whole rows of one slice.
+//! A box with a side in ordinary memory is copied in pieces of whole rows of one slice.
 
 use fermata_abi::op::{Address, ArrayId, Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
@@ -42,14 +42,14 @@ pub enum Corner {
     },
 }
 
-/// What kind of memory a side is said to be.
+/// The kind of memory that the API names for a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// Host memory.
     Host(*mut u8),
     /// Device memory.
     Device(Address),
-    /// The address tells.
+    /// The address decides.
     Unified(Address),
 }
 
@@ -69,7 +69,7 @@ pub struct Origin {
 }
 
 impl Corner {
-    /// A side in memory, checked against what is known of it.
+    /// A side in memory, checked against the known blocks.
     pub fn memory(known: &Mirror, memory: Memory, origin: Origin, extent: &Extent) -> Result<Self> {
         let Origin {
             x,

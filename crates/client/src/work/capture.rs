@@ -1,4 +1,4 @@
-//! What happens to work for a stream that is being captured: it becomes a node.
+//! Stream capture: adds work for a captured stream as nodes to the capture's graph.
 
 use std::cell::Cell;
 
@@ -38,7 +38,7 @@ fn is_kernel(graph: &Graph, node: NodeId) -> bool {
     node.is_ok_and(|it| matches!(it.kind, NodeKind::Kernel(_)))
 }
 
-/// If the stream is being captured, adds what it is given as a node and returns true.
+/// If the stream is being captured, adds the work as a node and returns true.
 ///
 /// # Errors
 /// The capture has failed, or the work cannot be captured.
@@ -141,7 +141,7 @@ pub fn record(session: &Session, stream: sys::CUstream, event: EventId) -> Resul
     }
 }
 
-/// Makes a captured stream, or one that a capture now takes in, depend on an event; false if the wait is
+/// Makes a captured stream, or one that joins a capture by this wait, depend on an event; false if the wait is
 /// an ordinary one.
 pub fn wait(
     session: &Session,
@@ -180,8 +180,8 @@ pub fn forbid_on(session: &Session, stream: sys::CUstream) -> Result {
     }
 }
 
-/// Refuses to look at an event that stands for a place in a graph, whose capture has failed by that (CUDA C++
-/// Programming Guide, prohibited and unhandled operations of stream capture).
+/// Refuses a query of an event that is recorded in a capture, which fails by that (CUDA C++ Programming Guide,
+/// prohibited and unhandled operations of stream capture).
 pub fn forbid_event(session: &Session, event: EventId) -> Result {
     if !any_capture() {
         return Ok(());

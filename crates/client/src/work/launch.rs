@@ -1,4 +1,4 @@
-//! Kernel launches: the hot path. No allocation, no wait, no lock held but the ring's.
+//! Kernel launches: the hot path. It allocates nothing, waits for nothing and takes no lock but the ring's.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -123,8 +123,8 @@ fn buffer(extra: In<*mut c_void>) -> Result<Vec<u8>> {
     Err(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Whether a function can be launched like this. A program looks at the error of the launch itself, often
-/// to try another shape, so it is not left to the device to find out.
+/// Checks that a function can be launched in this shape. A program reads the error of the launch call, often to try
+/// another shape, so the device's later error would not do.
 ///
 /// # Errors
 /// As the driver's: a dimension or the shared memory out of range, or too many threads for the registers.
@@ -181,7 +181,7 @@ pub fn launch(
     launch_any(function.handle, shape, params, attributes, stream)
 }
 
-/// The ordinary way of a launch.
+/// Posts a launch like any other operation.
 #[cold]
 fn launch_any(
     function: FunctionId,

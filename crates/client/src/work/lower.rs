@@ -1,4 +1,4 @@
-//! From a graph as the program sees it to one that the worker can make executable.
+//! Lowers a graph of the program to one that the worker can instantiate.
 //!
 //! Host functions become numbered callbacks, nodes that are switched off and allocations (whose memory
 //! exists already) become empty ones, and a copy with an end in ordinary memory becomes two nodes:
@@ -30,12 +30,13 @@ use crate::work::capture::PLAIN;
 
 /// Graphs up to this size travel inside the message.
 const INLINE: usize = 16 << 10;
-/// Updates up to this size do, and are not waited for: programs that change parameters do so before every launch.
+/// Updates up to this size are posted without waiting for an answer, because programs that change parameters do so before
+/// every launch.
 const POSTED: usize = 64 << 10;
-/// Changed kernels that are posted before the launch.
+/// From so many changed kernels on, they are posted before the launch.
 const TOGETHER: usize = 3;
 
-/// Makes the worker's executable graph `handle` what `exec` says, if it is not.
+/// Brings the worker's executable graph `handle` up to date with `exec`.
 pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
     if exec.stale == Stale::No {
         return Ok(());
@@ -70,8 +71,8 @@ pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
     Ok(())
 }
 
-/// Kernels of an executable graph have got other parameters: posts them when there are some, so that the worker changes them while
-/// the program goes on with the next ones. The others come with the launch.
+/// To be called after kernel parameters of an executable graph have changed: posts the changes once there are `TOGETHER`,
+/// so that the worker applies them while the program goes on. The others are sent with the launch.
 pub fn kernels_changed(handle: ExecId, exec: &mut Exec) -> Result {
     if exec.changed.len() >= TOGETHER {
         post_kernels(handle, exec)?;
@@ -79,7 +80,7 @@ pub fn kernels_changed(handle: ExecId, exec: &mut Exec) -> Result {
     Ok(())
 }
 
-/// Posts the kernels that have changed; false if that does not make the worker's graph what `exec` says.
+/// Posts the kernels that have changed; false if that does not bring the worker's graph up to date.
 fn post_kernels(handle: ExecId, exec: &mut Exec) -> Result<bool> {
     if exec.stale != Stale::Kernels {
         return Ok(false);
@@ -176,7 +177,7 @@ fn send<T>(encoded: &[u8], act: impl FnOnce(Blob<'_>) -> Result<T>) -> Result<T>
 }
 
 fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
-    // Lent for the time, for a copy costs as much as the rest of this.
+    // Taken for the time instead of copied, because a copy costs as much as the lowering.
     let graph = std::mem::take(&mut exec.graph);
     let mut lowering = Lowering {
         session,
@@ -186,12 +187,12 @@ fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
     let lowered = lowering.graph(&graph);
     exec.graph = graph;
     let (lowered, places) = lowered?;
-    // Most graphs never change; those that do, do so again and again.
+    // Kept only after a change: most graphs never change, and those that do change often.
     exec.places = (exec.stale == Stale::Kernels).then(|| places.into_iter().collect());
     postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Where kernels of a graph are in the worker's.
+/// Where a graph's kernels are in the worker's graph.
 type Places = Vec<(NodePlace, NodePlace)>;
 
 struct Lowering<'l> {
@@ -201,11 +202,11 @@ struct Lowering<'l> {
 }
 
 impl Lowering<'_> {
-    /// The graph for the worker, and where its kernels are there.
+    /// The lowered graph, and where the kernels are in it.
     fn graph(&mut self, graph: &Graph) -> Result<(Graph, Places)> {
         let mut out = Graph::new();
         let mut places = Places::new();
-        // The last node that each node has become.
+        // The last of the nodes that replace each node.
         let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
         for id in graph.order().map_err(refused)? {
             let node = graph.node(id).map_err(refused)?;
@@ -234,7 +235,7 @@ impl Lowering<'_> {
         Ok((out, places))
     }
 
-    /// What a node becomes, and where the kernels of its own graph are then.
+    /// The nodes that replace a node, and where the kernels of its child graph are then.
     fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<(Vec<NodeKind>, Places)> {
         if self.exec.disabled.contains(&(self.path.clone(), id)) {
             return Ok((vec![NodeKind::Empty], Places::new()));

@@ -1,4 +1,4 @@
-//! What calls of several families have in common, over the objects of a session.
+//! Code that exported functions of several groups share, above the session's objects.
 
 pub mod boxes;
 pub mod capture;

@@ -1,4 +1,4 @@
-//! The end of contexts, modules and libraries: what lived in them goes with them.
+//! Ends contexts, modules and libraries with all objects in them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn destroy_context(session: &Session, context: CUcontext) -> Result {
     end(session, &*session.contexts.take_created(context)?)
 }
 
-/// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
+/// Removes a holder that `cuCtxAttach` added; ends the context if there is none.
 pub fn detach_context(session: &Session, context: CUcontext) -> Result {
     match session.contexts.detach(context)? {
         true => destroy_context(session, context),
@@ -29,7 +29,7 @@ pub fn detach_context(session: &Session, context: CUcontext) -> Result {
     }
 }
 
-/// One holder of a primary context less; without one it ends.
+/// Removes a holder of a primary context; ends the context with the last.
 pub fn release_primary(session: &Session, device: CUdevice) -> Result {
     let last = session.contexts.release(&session.devices, device)?;
     last.map_or(Ok(()), |context| end(session, &context))
@@ -41,9 +41,9 @@ pub fn reset_primary(session: &Session, device: CUdevice) -> Result {
     living.map_or(Ok(()), |context| end(session, &context))
 }
 
-/// Destroys a context and forgets everything that lived in it.
+/// Destroys a context and forgets its objects.
 fn end(session: &Session, context: &Context) -> Result {
-    // While its handle is still good.
+    // While its handle is still valid.
     fermata_tables::context_gone(context.pointer());
     session.contexts.forget(context);
     let gone = context.handle;
@@ -88,7 +88,7 @@ fn unload(session: &Session, handle: ModuleId) -> Result {
 /// Unloads a library from every context.
 pub fn unload_library(session: &Session, handle: LibraryId) -> Result {
     let (library, modules) = session.modules.take_library(handle)?;
-    // An error of earlier work must not keep what the program has no name for any more.
+    // An error of earlier work must not keep modules loaded for which the program has no handle any more.
     let unload = |module: Arc<Module>| unload(session, module.handle);
     let unloaded = modules.into_iter().map(unload).fold(Ok(()), Result::and);
     if let Some(image) = library.held() {

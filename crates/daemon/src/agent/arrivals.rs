@@ -1,5 +1,5 @@
-//! Agents that connect to the daemon: programs that use CUDA for the first time, that were woken, or that have lost their
-//! daemon.
+//! Receives agents that connect to the daemon: of programs that use CUDA for the first time, that were woken, or whose daemon
+//! has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,19 +29,19 @@ mod status {
 
 /// How long an agent may take to say Hello once connected.
 const HELLO_TIME: Duration = Duration::from_secs(10);
-/// How often a process that waits for its session to be free looks for why it is not.
+/// How often the daemon looks why a session is busy, while a new process waits for it.
 const TURN: Duration = Duration::from_millis(2);
-/// How long the end of a program may take to be noticed.
+/// How long the daemon may take to notice the end of a program.
 const GONE_TIME: Duration = Duration::from_secs(60);
 
-/// Why an agent comes.
+/// Why an agent connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coming {
     /// Its program uses CUDA for the first time.
     First,
     /// It was woken.
     Woken,
-    /// Its daemon has ended, and this is the next.
+    /// Its daemon has ended, and this is the next one.
     Back,
 }
 
@@ -55,7 +55,7 @@ impl Coming {
 pub fn receive(daemon: &Arc<Daemon>, link: Link) {
     let refuse = |link: &Link, status: u32, reason: &str| {
         warn!("refused a program: {reason}");
-        // The program may be gone, which is as good.
+        // The program may have ended, which is fine.
         let _ = link.send(
             &ToAgent::Reject {
                 status,
@@ -114,7 +114,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
     };
     let found = daemon.session_of(&token, process.pid);
     if found.is_none() && coming == Coming::Back {
-        // It goes on, and asks again.
+        // The program goes on, and its agent asks again.
         return;
     }
     let Some(session) = found else {
@@ -143,11 +143,11 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         };
         let Some(late) = unwanted else { return };
         if session.lock().state == SessionState::Lost {
-            // Given up while it was slow to come: it must not wait for ever.
+            // The session was given up before this agent came: it must not wait for ever.
             let reason = "its session has lost its worker";
             return refuse(&late.link, INITIALIZATION_ERROR, reason);
         }
-        // It waits for the next summons.
+        // It waits to be woken again.
         return warn!(session = %session.name, "session `{}` came back unasked", session.name);
     }
     session.arrivals.fetch_add(1, Ordering::Relaxed);
@@ -163,13 +163,13 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
             break busy;
         }
         if session.checkpointing.load(Ordering::Acquire) {
-            // Its connection would be in the way; it comes again, or has gone.
+            // Its connection would prevent the checkpoint. It connects again later, or has ended.
             let _ = arrival.link.send(&ToAgent::Later, &[]);
             return;
         }
     };
     if session.lock().state == SessionState::Paused {
-        // It uses the GPU when the session does.
+        // It gets a worker when the session is resumed.
         let _ = arrival.link.send(&ToAgent::Paused, &[]);
         return;
     }
@@ -178,8 +178,8 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
     }
 }
 
-/// Waits until nothing is left of what `process` was before: one that executes another program gets another worker, as
-/// soon as the end of its connection has been noticed.
+/// Waits until the earlier connection of `process` has ended: a process that executes another program gets another worker once
+/// that is noticed. False if it is not noticed in time.
 fn has_parted(session: &Session, process: ProcessId) -> bool {
     let parted = |inner: &Inner| {
         let member = inner.members.iter().find(|it| it.process == process);
@@ -208,7 +208,7 @@ fn first(
         Ok(prepared) => prepared,
         Err(failure) => return Err((arrival.link, failure)),
     };
-    // A later daemon must know whose the worker is.
+    // Saved first: a later daemon must know which process the worker serves.
     session.expect(arrival.process, worker.process, arrival.visible.clone());
     let joined = share(session, &worker).and_then(|()| offer(session, &worker));
     let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));

@@ -1,4 +1,4 @@
-//! Connecting a program with a worker: ring, side socket, and who says what when.
+//! Connects a program with a worker by ring and side socket. The messages, in their order:
 //!
 //! ```text
 //!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
@@ -9,7 +9,7 @@
 //! ```
 //! On reattachment the worker sends the program's host memory while it attaches, so the daemon does not wait for
 //! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
-//! an end of the ring or the worker is still asked for nothing. A worker whose program does not come gives its session up.
+//! an end of the ring, or the worker has not been asked to attach. A worker whose program does not come gives up its session.
 //! Processes of one session go on when all of them have their memory: one may read that of another at once (MPI does, with
 //! `process_vm_readv`).
 
@@ -38,22 +38,22 @@ use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 /// `CUresult` for programs that cannot be served.
 pub(crate) const INITIALIZATION_ERROR: u32 = 3;
 
-/// How long the reattachment of a parked program may take: the session is lost with the wait, so it is as long as
-/// a machine may stand still that swaps, is paused, or waits for a disk.
+/// How long the reattachment of a parked program may take. After that the session is lost, so this is as long as a machine may
+/// stall that swaps, is paused, or waits for a disk.
 const BACK_TIME: Duration = Duration::from_secs(600);
-/// How long a worker may take to be done with what it was asked for before: a file server may be away meanwhile.
+/// How long a worker may take to complete an earlier request, during which a file server may be unavailable.
 const DONE_TIME: Duration = Duration::from_secs(3600);
 /// How long workers may take to ask each other for what they share.
 const SHARE_TIME: Duration = Duration::from_secs(120);
 /// After this time an agent that has not come is woken again: its first attempt may have failed.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long a program that is told that it is lost may take to come for that.
+/// How long a rejected program may take to connect for the message.
 const REJECT_TIME: Duration = Duration::from_secs(30);
 
-/// Tells a worker where it finds those of the session's other processes.
+/// Tells a worker where it finds the workers of the session's other processes.
 ///
 /// # Errors
-/// Its process has memory of a process that is no more, or has freed it.
+/// Its process has mapped memory of a process that has ended or has freed that memory.
 pub fn share(session: &Session, worker: &Worker) -> Result<()> {
     let share = ToWorker::Share {
         folder: session.dir.clone(),
@@ -64,7 +64,7 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
     }
 }
 
-/// Tells a worker, which is about to load, by which socket it finds data that other workers have already.
+/// Gives a worker that is about to load the socket by which it finds common memory of other workers.
 ///
 /// # Errors
 /// The worker does not answer.
@@ -81,10 +81,10 @@ pub fn share_common(worker: &Worker, socket: OwnedFd) -> Result<()> {
     }
 }
 
-/// Has a worker load what `load` says, with the others of its session; what took how long goes to `phases`.
+/// Has a worker load its part as `load` says, with the others of its session; records the times in `phases`.
 ///
 /// # Errors
-/// Why it cannot; it has ended then, and the others wait no more for what its process shares.
+/// The reason; the worker has then ended, and the others no longer wait for memory that its process shares.
 pub fn load(
     session: &Session,
     worker: &Worker,
@@ -106,7 +106,7 @@ pub fn load(
                 Ok(answer) => unexpected(&answer),
                 Err(failure) => failure,
             };
-            // What fails after it may have waited for it, and says less.
+            // The first failure is kept: later workers may have failed because they waited for this one.
             let first = session.lock().load_failure.get_or_insert(failure).clone();
             give_up_waiting(session);
             worker.end();
@@ -115,21 +115,21 @@ pub fn load(
     }
 }
 
-/// Workers that are loading wait no more for what processes of others share: one of these could not load.
+/// Tells workers that are loading not to wait for memory shared by others, because one of these could not load.
 fn give_up_waiting(session: &Session) {
-    // If they are not told they wait longer.
+    // If this fails, they wait longer.
     let _ = fs::write(session.dir.join(LOAD_FAILED), "");
 }
 
-/// Workers that will load may wait for each other.
+/// Lets workers that load from now on wait for each other.
 pub fn let_wait(session: &Session) {
     session.lock().load_failure = None;
-    // It is there only after a failure.
+    // The file exists only after a failure.
     let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
 }
 
-/// Has `worker` serve before its program is there: what it registers with the driver for that takes longer than
-/// everything else of an attachment.
+/// Has `worker` serve before its program is restored, because registering the ring with the driver takes longer than the rest
+/// of an attachment.
 ///
 /// # Errors
 /// The worker does not answer.
@@ -143,12 +143,12 @@ pub fn offer(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
 #[must_use]
 pub struct Reattached {
     agent: Arc<Agent>,
-    /// Whether it waits for the others of its session; else it is about to run.
+    /// Whether it waits for the others of its session. If not, it is about to run.
     waits: bool,
 }
 
-/// Lets reattached processes of a session run, all at one moment; what has come of each. Where some could not be reattached the
-/// others run all the same.
+/// Lets reattached processes of a session run, all at one moment; returns the result of each. If some could not be reattached,
+/// the others run nevertheless.
 pub fn go_on(processes: Vec<Result<Reattached>>) -> Vec<Result<()>> {
     let tell = |it: Reattached| match it.waits {
         true => it.agent.go_on().map(|()| it),
@@ -163,8 +163,8 @@ pub fn go_on(processes: Vec<Result<Reattached>>) -> Vec<Result<()>> {
     told.into_iter().map(runs).collect()
 }
 
-/// Wakes a detached process and connects it with `worker`; it runs with [`go_on`]. `offered` are the ends of a worker
-/// that serves already; any other is first waited for, until it has done what it was asked for before.
+/// Wakes a detached process and connects it with `worker`; [`go_on`] lets it run. `offered` are the ends of a worker that
+/// already serves; any other worker must first complete its earlier requests.
 ///
 /// # Errors
 /// The program or the worker does not answer; the program stays parked and can be woken again.
@@ -202,8 +202,8 @@ pub fn reattach(
     Ok(Reattached { agent, waits })
 }
 
-/// As [`reattach`], once more where that fails although program and worker live: what has failed may have been the
-/// machine's fault, and the program is lost with the second time.
+/// As [`reattach`], with a second attempt if the first fails although program and worker live: the machine may have lacked
+/// resources. After a second failure the program is lost.
 ///
 /// # Errors
 /// As there.
@@ -226,7 +226,7 @@ pub fn rejoin(
     })
 }
 
-/// Wakes a parked program, every `again` anew, until its agent comes.
+/// Wakes a parked program, again after each `again`, until its agent comes.
 fn summon(
     daemon: &Daemon,
     session: &Session,
@@ -253,7 +253,7 @@ fn summon(
             // It was stopped by a signal, and comes when it is continued.
             Err(RecvTimeoutError::Timeout) if process.is_stopped() => {}
             Err(RecvTimeoutError::Timeout) if process.alive() && begun.elapsed() < BACK_TIME => {
-                // Fails where it has just ended, or the machine has too little left of something for now.
+                // Fails if the program has just ended, or the machine lacks a resource for now.
                 called_again |= call().is_ok();
             }
             other => break other,
@@ -265,13 +265,13 @@ fn summon(
         fail(FailureKind::Internal, message)
     })?;
     if called_again {
-        // It would follow it at its next stop, when nobody has called it.
+        // The agent would answer this second call at its next stop, without having been called.
         wake::calm(process.pid, wake_block)?;
     }
     Ok(arrival)
 }
 
-/// From now on the agent of `process` is waited for; the answer is the token that calls it, and where it arrives.
+/// Expects the agent of `process` from now on; returns the token for its wake-up, and the receiver of its connection.
 fn expect_arrival(session: &Session, process: ProcessId) -> (String, Receiver<Arrival>) {
     let (sender, arrivals) = sync_channel(1);
     let mut inner = session.lock();
@@ -285,7 +285,7 @@ fn stop_expecting(session: &Session, process: ProcessId) {
     }
 }
 
-/// Tells a parked program that there is nothing for it any more: its CUDA calls fail, it runs.
+/// Rejects a parked program: it runs on, and its CUDA calls fail.
 pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reason: &str) {
     let (token, arrivals) = expect_arrival(session, detached.process);
     let woken = wake::wake(
@@ -298,7 +298,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
         && let Ok(arrival) = arrivals.recv_timeout(REJECT_TIME)
     {
         let status = INITIALIZATION_ERROR;
-        // The program may be gone, which is as good.
+        // The program may have ended, which is fine.
         let _ = arrival.link.send(
             &ToAgent::Reject {
                 status,
@@ -316,7 +316,8 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
     session.worker_lost(reason);
 }
 
-/// What connects one program with one worker. No other process may keep a copy of the side socket's ends.
+/// The ring and the ends of the side socket that connect one program with one worker. No other process may keep copies of
+/// these ends.
 pub struct AttachmentEnds {
     ring: OwnedFd,
     program: OwnedFd,
@@ -365,7 +366,7 @@ fn serve(worker: &Worker, ends: &AttachmentEnds) -> Result<()> {
     }
 }
 
-/// Takes the agent and the worker of a program that are connected with each other.
+/// Adds to the session the agent and the worker of a program, which are connected with each other.
 ///
 /// # Errors
 /// No thread can be started.

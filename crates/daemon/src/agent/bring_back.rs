@@ -14,7 +14,7 @@ use crate::parallel::each_at_once;
 use crate::session::{Detached, Session};
 use crate::worker::Worker;
 
-/// How long a process may take to end that is ending: what belongs to it goes first.
+/// How long a process that is ending may take to end: its connections end before it does.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// A process that stands still, and its worker.
@@ -25,7 +25,7 @@ pub(crate) struct Parked {
     pub(crate) detached: Detached,
 }
 
-/// What has come of processes that were to go on; those that are not named do.
+/// The outcome for processes that were to go on. A process that is in neither list goes on.
 pub(crate) struct Awakening<'p> {
     /// They have ended.
     pub(crate) ended: Vec<(&'p Parked, Failure)>,
@@ -39,12 +39,12 @@ pub(crate) struct Failed<'p> {
     pub(crate) parked: &'p Parked,
     /// Why.
     pub(crate) failure: Failure,
-    /// Whether it had come back to its worker before.
+    /// Whether it had reattached to its worker before.
     came: bool,
 }
 
 impl Failed<'_> {
-    /// Tells the process that there is nothing for it any more, so that it does not stand still for ever; the session is lost.
+    /// Tells the process that it is no longer served, so that it does not wait for ever; the session is lost.
     pub(crate) fn give_up(&self, daemon: &Arc<Daemon>, session: &Arc<Session>) {
         let message = &self.failure.message;
         error!(session = %session.name, "`{}` cannot go on: {message}", session.name);
@@ -55,7 +55,7 @@ impl Failed<'_> {
     }
 }
 
-/// Lets these processes go on, all at one moment. One that has ended meanwhile is no longer of the session.
+/// Lets these processes go on, all at one moment. A process that has ended meanwhile is removed from the session.
 pub(crate) fn awaken<'p>(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,

@@ -1,4 +1,4 @@
-//! The agent inside a program, as the daemon sees it: one connection, from Hello to its end.
+//! The daemon's side of an agent: one connection to the agent inside a program, from Hello to its end.
 
 pub mod arrivals;
 pub mod attach;
@@ -21,7 +21,7 @@ use crate::proc::ProcessId;
 /// A connection to an agent.
 pub type Link = Connection<FromAgent, ToAgent>;
 
-/// Who said Hello.
+/// An agent that has said Hello and has not been welcomed yet.
 #[derive(Debug)]
 pub struct Arrival {
     /// Its connection.
@@ -32,9 +32,9 @@ pub struct Arrival {
     pub inner_pid: u32,
     /// Address of its wake block.
     pub wake_block: u64,
-    /// Whether it says when everything is mapped, and waits then.
+    /// Whether it reports `Mapped` when everything is mapped, and then waits.
     pub says_mapped: bool,
-    /// Which GPUs it is to see, as it says at its first coming.
+    /// Which GPUs its process is to see; the agent says so when it connects for the first time.
     pub visible: Option<Visible>,
 }
 
@@ -59,20 +59,19 @@ pub struct Agent {
 pub struct Stopped {
     /// Until its threads were parked.
     pub parking: Duration,
-    /// Until what they had launched had ended too.
+    /// Until the work that they had launched had ended, too.
     pub whole: Duration,
 }
 
-/// How often it is said that a program has not stopped yet.
+/// How often a program that has not stopped yet is reported.
 const SAYING: Duration = Duration::from_secs(2);
-/// What an agent gets beyond its own limit to stop its program, for a machine under load.
+/// How long the daemon waits beyond the agent's own limit to stop its program, for a machine under load.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long letting go of everything shared may take: hundreds of gigabytes may have to be unmapped.
+/// How long detaching may take: hundreds of gigabytes may have to be unmapped.
 const DETACH_TIME: Duration = Duration::from_secs(120);
 
 impl Agent {
-    /// Starts to listen to an agent. `gone` is called when its connection ends, unless it was told to
-    /// leave.
+    /// Starts to listen to an agent. `gone` is called when its connection ends, unless the agent was told to detach.
     ///
     /// # Errors
     /// No thread can be started.
@@ -127,7 +126,7 @@ impl Agent {
         self.quiesce_within(limit, limit + MARGIN, waiting)
     }
 
-    /// As [`Agent::quiesce`], with so much time for each of its answers.
+    /// As [`Agent::quiesce`]; `patience` is how long to wait for each answer.
     fn quiesce_within(
         &self,
         limit: Duration,
@@ -138,13 +137,13 @@ impl Agent {
         self.send(&ToAgent::Quiesce { deadline_ms })?;
         loop {
             let answer = self.receive_saying(patience, waiting).inspect_err(|_| {
-                // Should it stop after all, it goes on at once.
+                // If it stops later after all, it goes on at once.
                 self.given_up.fetch_add(1, Ordering::Relaxed);
                 let _ = self.send(&ToAgent::Resume);
             })?;
             let late = self.given_up.load(Ordering::Relaxed) > 0;
             match answer {
-                // It has gone on from that one, or is about to.
+                // The answer to a stop that was given up: the program has gone on, or is about to.
                 FromAgent::Quiesced { .. } if late => {}
                 FromAgent::Refused { .. } | FromAgent::Resumed if late => {
                     self.given_up.fetch_sub(1, Ordering::Relaxed);
@@ -208,7 +207,7 @@ impl Agent {
         }
     }
 
-    /// Makes a stopped program let go of everything shared, this connection too.
+    /// Detaches a stopped program: its agent releases everything shared, this connection included.
     ///
     /// # Errors
     /// It does not in time.

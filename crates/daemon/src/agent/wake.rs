@@ -1,4 +1,4 @@
-//! Reaching a detached agent through the memory of its program (see [`wake_block`]).
+//! Wakes a detached agent by a write to its program's memory, at its wake block (see [`wake_block`]).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,9 +13,9 @@ use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
 
-/// How long the page with the block may take to come from the image.
+/// How long the page with the wake block may take to come from the image.
 const PAGE_TIME: Duration = Duration::from_secs(60);
-/// Between two attempts to write to it.
+/// The time between two attempts to write to it.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Tells the agent of process `pid`, whose block lies at `address`, to connect to `socket` and to
@@ -27,8 +27,8 @@ pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
     let (socket, token) = (socket.as_os_str().as_bytes(), token.as_bytes());
     let write = || write(pid, address, socket, token);
     let is_final = |written: &io::Result<()>| !written.as_ref().is_err_and(is_missing);
-    // Polled: the page still comes from the image; the agent, which waits on it, is about to fetch it, and nothing tells
-    // another process when it is there.
+    // Polled: the page may not have come from the image yet. The agent, which waits on it, is about to fetch it, and another
+    // process cannot be told when it is present.
     let written = wait::until(PAGE_TIME, LOOK, || Some(write()).filter(is_final));
     let written = written.unwrap_or_else(write);
     written.or_fail(FailureKind::Internal, || {
@@ -36,7 +36,7 @@ pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
     })
 }
 
-/// Takes a summons back that an agent has not followed because it had come already.
+/// Resets the wake block of an agent that had already come when it was woken, and so has not answered the wake-up.
 ///
 /// # Errors
 /// `Internal` when the memory cannot be written.
@@ -47,7 +47,7 @@ pub fn calm(pid: u32, address: u64) -> Result<()> {
     })
 }
 
-/// Whether the agent has been told to detach and waits for a summons; `None` if it does not say.
+/// Whether the agent has detached and waits to be woken; `None` if its library does not report that.
 pub fn waits(pid: u32, address: u64) -> Option<bool> {
     let memory = open(pid).ok()?;
     let word = |at: u64| {
@@ -66,7 +66,7 @@ fn open(pid: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Whether a page of the program is not there: reading it from outside does not bring it.
+/// Whether the error means that a page of the program is absent: an access from another process does not fetch it.
 fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

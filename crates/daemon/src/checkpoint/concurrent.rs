@@ -5,8 +5,8 @@
 //!                                                           └► Overtaken ─► stop: Save, CRIU ─► run
 //!  recopy          Prepare ─► Ahead ─► Look ... ─► Ahead ─► stop: Save, CRIU ─► run
 //! ```
-//! (PhoenixOS, sections 4.2 and 4.3.) A program that was overtaken is stopped for what has changed since;
-//! what was copied already is not copied again.
+//! (PhoenixOS, sections 4.2 and 4.3.) If a capture is overtaken, a short stop copies the data that has changed since; data that
+//! was copied already is not copied again.
 
 use std::fs;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::progress::Report;
 use crate::session::Served;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
-/// Between two looks at a capture.
+/// The time between two looks at a capture.
 const TURN: Duration = Duration::from_millis(5);
 
 /// How a capture has ended.
@@ -49,11 +49,11 @@ fn mode(way: Way) -> Mode {
 }
 
 impl Taking<'_> {
-    /// Makes ready what can be while the program runs; `None` if it has to be stopped for everything.
+    /// Prepares the capture while the program runs. `None` if everything has to be copied in the stop.
     pub(super) fn ready(&self, served: &[Served], request: &Checkpoint) -> Result<Option<Way>> {
         let way = match (request.mode, request.then) {
             (Mode::Stop, _) => return Ok(None),
-            // A program that ends anyway need not be kept from writing.
+            // The program ends after the checkpoint, so its writes need not be isolated.
             (Mode::Auto, Then::Stop) | (Mode::Recopy, _) => Some(Way::Recopy),
             (Mode::Auto, Then::Run) => None,
             (Mode::Snapshot, _) => Some(Way::Snapshot),
@@ -76,15 +76,14 @@ impl Taking<'_> {
         };
         let mut ways = prepare(way)?;
         if ways.contains(&Way::Recopy) && ways.iter().any(|it| *it != Way::Recopy) {
-            // What a worker shows at the end of the copying does not go with what another shows at its beginning.
+            // Images of the beginning and of the end of the copying do not fit together, so all workers use `recopy`.
             self.abandon(served);
             ways = prepare(Some(Way::Recopy))?;
         }
         Ok(common(&ways))
     }
 
-    /// Copies what can be copied before the stop.
-    /// The answer is when that began, in seconds.
+    /// Copies device memory ahead of the stop. Returns when that began, in seconds since the start of the checkpoint.
     pub(super) fn copy_ahead(&self, served: &[Served], report: &mut Report<'_>) -> Result<f64> {
         let ahead = |worker: Arc<Worker>| begun(ask(&worker, &ToWorker::Ahead)?);
         all_at_once(workers_of(served), "ahead", ahead)?;
@@ -99,7 +98,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Takes the session as a stop finds it, and copies it behind the running program.
+    /// Captures the session as of a stop, and copies its memory while the program runs.
     pub(super) fn behind(
         &self,
         served: &[Served],
@@ -115,7 +114,7 @@ impl Taking<'_> {
                 .request(&begin, &[], STALL_TIME, &mut |_, _| {})
                 .and_then(begun)
         };
-        // What did not fit any more in the stop goes another way than was planned.
+        // A snapshot that no longer fits in the stop becomes `cow`.
         let (stop, (way, began)) = self.stop(served, copy, report, |_| {
             let asked = Instant::now();
             let workers = workers_of(served).into_iter().enumerate().collect();

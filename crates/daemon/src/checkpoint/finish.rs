@@ -1,4 +1,4 @@
-//! The end of a checkpoint: the program goes on, what was read is written, and the draft becomes an image.
+//! Ends a checkpoint: lets the program go on, writes what the workers have read, and commits the draft as an image.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::parallel::all_at_once;
 use crate::progress::Report;
 use crate::worker::unexpected;
 
-/// How long hashing and syncing what a worker has read may take.
+/// How long a worker may take to hash and sync what it has read.
 const FINISH_TIME: Duration = Duration::from_secs(600);
-/// How long the end of a program that is stopped for good may take.
+/// How long a program may take to end after a checkpoint that stops it for good.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
 impl Parts {
@@ -34,7 +34,7 @@ impl Parts {
 }
 
 impl Taking<'_> {
-    /// Lets the program go on, finishes and commits; or finishes, commits and ends it.
+    /// Lets the program go on, then finishes and commits the image; or finishes, commits, and ends the program (`Then::Stop`).
     pub(super) fn finish(
         self,
         mut parts: Parts,
@@ -71,7 +71,7 @@ impl Taking<'_> {
                 host_bytes = folder_bytes(&draft.host());
                 phases.moved("host", host_bytes);
                 report("commit", 0, 0);
-                // The manifest tells how long this took; what is left of the step, the answer.
+                // The manifest has the time of this first part of the step; the answer has the time of the whole step.
                 phases
                     .time("commit", || draft.seal())
                     .map_err(|e| from_store(&e))?;
@@ -132,15 +132,15 @@ impl Taking<'_> {
 
     /// Brings the program back after a failure.
     pub(super) fn recover(&self, parked: &[Parked]) {
-        // The first failure is the one to report; what this one means is in `ps`.
+        // The first failure is reported; `ps` shows the effect of this one.
         let _ = bring_back(self.daemon, self.session, parked);
     }
 }
 
-/// Waits until the workers of these processes have written what they have read, and says what that is in all.
+/// Waits until the workers of these processes have written what they have read; returns the totals.
 ///
 /// # Errors
-/// The first of their failures.
+/// The first failure of a worker.
 pub(crate) fn finished(parked: &[Parked], report: &mut Report<'_>) -> Result<Totals> {
     let report = Mutex::new(report);
     let done = Progress::of(parked.len());

@@ -1,4 +1,4 @@
-//! What every stop works on, whether an image is taken in it or the session is paused by it.
+//! The state that every stop works on, for an image or a pause.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::worker::Worker;
 pub(crate) struct Halt<'a> {
     /// The session.
     pub(crate) session: &'a Arc<Session>,
-    /// What takes how long.
+    /// The clock to which each step of the stop reports its time.
     pub(crate) phases: &'a Phases,
 }
 
-/// Their workers.
+/// The workers of these members.
 pub(super) fn workers_of(served: &[Served]) -> Vec<Arc<Worker>> {
     served.iter().map(|it| it.worker.clone()).collect()
 }

@@ -1,4 +1,4 @@
-//! The host process in a checkpoint: memory that is copied ahead, CRIU's dump, and what only the dump tells.
+//! The host process in a checkpoint: copies memory ahead, has CRIU dump, and records what is known only after the dump.
 
 use std::fs;
 use std::io;
@@ -29,18 +29,18 @@ use crate::progress::Report;
 use crate::session::{Served, output};
 use crate::worker::texts;
 
-/// How often memory is copied again while the device is waited for.
+/// How often memory is copied again while the checkpoint waits for the devices.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What is ready before the program is stopped.
+/// What has been prepared before the stop: a CRIU that is ready to dump, and copied memory.
 pub(super) struct Ahead {
     dumping: Dumping,
     copy: Option<HostCopy>,
-    /// When memory was copied for the last time.
+    /// When memory was last copied.
     since: Instant,
 }
 
-/// What only the dump tells.
+/// The results of a dump.
 pub(super) struct Dumped {
     /// Bytes of the log.
     log_length: u64,
@@ -53,20 +53,20 @@ pub(super) struct Dumped {
 }
 
 impl Dumped {
-    /// Writes it down.
+    /// Enters the results in the record.
     pub(super) fn note(&self, record: &mut Record) {
         record.log_length = self.log_length;
         record.connections = Some(self.connections);
     }
 }
 
-/// Notes down the folders of sockets and temporary files.
+/// Records the folders of sockets and temporary files in the image.
 pub(crate) fn note_folders(host: &Path) -> io::Result<()> {
     let files = temporary::list(host)?;
     folders::note_down(host, files.into_iter().map(|it| it.path))
 }
 
-/// Why connections keep the dump from being an image.
+/// The failure for TCP connections that make the dump unusable as an image.
 pub(crate) fn no_connection(why: &Unusable) -> Failure {
     let message = format!("the program cannot be checkpointed: {why}");
     let failure = fail(FailureKind::NotCheckpointable, message);
@@ -78,7 +78,7 @@ pub(crate) fn no_connection(why: &Unusable) -> Failure {
 }
 
 impl Ahead {
-    /// Copies what was written meanwhile, unless that was done just now.
+    /// Copies memory that was written meanwhile, unless that was done just now.
     pub(super) fn again(&mut self) {
         if let Some(copy) = &mut self.copy
             && self.since.elapsed() >= AGAIN
@@ -105,7 +105,7 @@ impl Taking<'_> {
         })
     }
 
-    /// Has CRIU make ready, and copies meanwhile what was written since [`Self::copy_memory`].
+    /// Has CRIU prepare the dump, and meanwhile copies memory that was written since [`Self::copy_memory`].
     pub(super) fn ahead(
         &self,
         mut copy: Option<HostCopy>,
@@ -118,7 +118,7 @@ impl Taking<'_> {
             }
             let mut dumping = self.begin(copy.is_some())?;
             let mut again = || copy.as_mut().map(HostCopy::pass);
-            // While CRIU starts, and what was written until it was ready.
+            // Once while CRIU starts, and once for memory that was written until it was ready.
             again();
             dumping.ready().map_err(|failure| self.explained(failure))?;
             again();
@@ -142,8 +142,8 @@ impl Taking<'_> {
             .map_err(|failure| self.explained(failure))
     }
 
-    /// Has CRIU dump the program. Processes of it that do not use CUDA run until CRIU stops them, so that there may be
-    /// more than when the record was made.
+    /// Has CRIU dump the program. Processes that do not use CUDA run until CRIU stops them, so the dump may have more
+    /// processes than the record.
     pub(super) fn host(&self, record: &Record, ahead: Ahead) -> Result<Dumped> {
         let host = self.draft.host();
         let root = self.root.pid;
@@ -205,7 +205,7 @@ impl Taking<'_> {
         })
     }
 
-    /// CRIU's log is kept, and its reason is said in words that users know.
+    /// Keeps CRIU's log, and puts CRIU's reason in words that users know.
     fn explained(&self, failure: Failure) -> Failure {
         self.keep_log();
         explain(keep_hint(failure, &self.session.dir.join(DUMP_LOG)))
@@ -225,15 +225,15 @@ impl Taking<'_> {
         })
     }
 
-    /// The draft disappears after a failure, and CRIU's log with it.
+    /// Copies CRIU's log to the session's folder, because the draft is removed after a failure.
     fn keep_log(&self) {
         let copy = self.session.dir.join(DUMP_LOG);
-        // That of an earlier dump says nothing of this one; both steps fail when there is no log.
+        // The log of an earlier dump must not be taken for this one's. Both steps fail if there is no log.
         let _ = fs::remove_file(&copy);
         let _ = fs::copy(self.draft.host().join(DUMP_LOG), &copy);
     }
 
-    /// What the daemon must know at restore.
+    /// The data that the daemon needs for a restore.
     pub(super) fn record(&self, served: &[Served]) -> Record {
         let log = self.session.log();
         let (input, sees) = {
@@ -271,7 +271,7 @@ impl Taking<'_> {
     }
 }
 
-/// Says what CRIU means, where users meet it.
+/// Replaces a message of CRIU that users often meet by one that names the cause.
 pub(crate) fn explain(failure: Failure) -> Failure {
     if !failure.message.contains("External socket is used") {
         return failure;

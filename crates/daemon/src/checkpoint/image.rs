@@ -1,4 +1,4 @@
-//! The image's folder: where it goes, what it needs, what its manifest says.
+//! The image's folder: chooses its place, checks the space, and makes its manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::proc::{self, ProcessId};
 use crate::session::Session;
 use crate::worker::Worker;
 
-/// Folder and name of the image of what is called `base`.
+/// Folder and name for a new image of the session or program `base`.
 pub(crate) fn target(
     daemon: &Daemon,
     base: &str,
@@ -51,12 +51,12 @@ pub(crate) fn target(
     }
 }
 
-/// Beside what is known to be needed.
+/// Space required beyond the bytes that are known to be needed.
 const MARGIN: u64 = 16 << 20;
 
-/// Refuses where the image cannot fit, `ready` bytes being there for its chunks already. A session that has an image
-/// here may have most of its data in the store: then only what an image takes beside chunks must be free, and a disk
-/// that fills up nevertheless fails the checkpoint. The answer is how many bytes it may take.
+/// Refuses if the image cannot fit; for its chunks `ready` bytes are already reserved. If the session has an image in
+/// the daemon's image folder, most of its data may be in the store: then only the space for its other files must be free,
+/// and if the disk fills up nevertheless, the checkpoint fails. Returns how many bytes the image may take.
 ///
 /// # Errors
 /// `User`, with the numbers.
@@ -76,7 +76,7 @@ pub(super) fn check_space(
     Ok(needed)
 }
 
-/// Bytes of the process in the newest image of the session that is kept where its chunks are.
+/// Bytes of host files in the session's newest image in the daemon's image folder.
 fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
     let entries = fs::read_dir(&daemon.paths.images).ok()?.flatten();
     let images = entries
@@ -87,7 +87,7 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
     Some(newest.manifest().host_bytes())
 }
 
-/// Bytes that the image can take, if nothing of it is in the store yet.
+/// Bytes that the image takes at most, that is, if the store has none of its chunks.
 fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     let host = space::resident_bytes(root.pid) + MARGIN;
     let (workers, paused) = {
@@ -98,14 +98,14 @@ fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     workers.into_iter().try_fold(host, |bytes, worker| {
         match worker.held_bytes() {
             Ok(held) => Ok(bytes + held),
-            // Its program has ended, and will not be in the image.
+            // Its process has ended, and will not be in the image.
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(bytes),
             Err(failure) => Err(failure),
         }
     })
 }
 
-/// What the manifest says.
+/// Makes the manifest.
 pub(super) fn describe(
     session: &Session,
     criu: &Criu,
@@ -173,7 +173,7 @@ pub(super) fn describe(
     Ok(manifest)
 }
 
-/// The devices that these workers have found.
+/// The devices of these workers, each once.
 pub(crate) fn devices_of<'w>(workers: impl Iterator<Item = &'w Worker>) -> Vec<DeviceRecord> {
     let mut devices: Vec<DeviceRecord> = Vec::new();
     for worker in workers {
@@ -185,7 +185,7 @@ pub(crate) fn devices_of<'w>(workers: impl Iterator<Item = &'w Worker>) -> Vec<D
             driver_version: worker.driver_version,
             soft: worker.driver.soft,
         });
-        // Two processes may use the same, or each its own.
+        // Two processes may use the same device, or each its own.
         for device in found {
             if !devices.contains(&device) {
                 devices.push(device);

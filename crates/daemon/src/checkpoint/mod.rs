@@ -1,4 +1,4 @@
-//! Taking an image of a running session.
+//! Takes an image of a session.
 //!
 //! ```text
 //!  preflight ─► quiesce ─► detach ─┬─► worker: Save ──┬─► reattach ─► worker: Finish ─► commit
@@ -6,10 +6,10 @@
 //!                  └── program stopped ────────────────────────┘
 //! ```
 //! Every process of the session that uses CUDA is stopped, detached and saved at the same time, each by its own worker;
-//! CRIU dumps all of them at once. That is `stop`; `concurrent` says what the other protocols do before, instead of and after Save.
-//! `paused` takes an image of a session that has no workers.
-//! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
-//! there is one: it is what is left of it.
+//! CRIU dumps all of them at once. This is the protocol `stop`; `concurrent` has the other protocols, and `paused` the checkpoint
+//! of a paused session, which has no workers.
+//! After a failure the program goes on as before, and there is no image. The exception: if the program cannot go on after the
+//! stop, the image is still written.
 
 mod concurrent;
 mod finish;
@@ -57,9 +57,9 @@ use crate::session::{Inner, Session};
 use crate::turn::{ATTEMPTS, Others, Present, Turn};
 use crate::worker::Worker;
 
-/// How long it may take to be known where a program is that has just been started.
+/// How long the first process of a program that has just been started may take to become known.
 const ROOT_TIME: Duration = Duration::from_secs(30);
-/// How long pages of an earlier lazy restore may take to arrive.
+/// How long host memory of an earlier on-demand restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 
 /// Takes an image as `request` says.
@@ -85,7 +85,7 @@ pub fn checkpoint(
             Err((_, Others::Left)) => {}
             _ => break,
         }
-        // What takes less time is less often in the way of processes that come and go.
+        // Without the copy ahead, an attempt is shorter, so processes that start and end interfere less often.
         taken = attempt(daemon, &session, request, false, report);
     }
     let taken = taken.map_err(|(failure, _)| failure);
@@ -105,9 +105,9 @@ pub fn checkpoint(
     Ok(taken)
 }
 
-/// Tries to take an image. A failure says whether another attempt may succeed: a process of the session has begun to use
-/// CUDA meanwhile, when its connection was in the way, or one that did has ended, and the session has not. `ahead`: host
-/// memory may be copied before the stop.
+/// Tries to take an image. With a failure it returns whether another attempt may succeed: if the session lives, and meanwhile a
+/// process has begun to use CUDA (its connection was in the way), or one that used it has ended. `ahead`: host memory may be
+/// copied before the stop.
 fn attempt(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
@@ -131,7 +131,7 @@ fn attempt(
 }
 
 impl<'a> Taking<'a> {
-    /// Everything that can be found out and made while the program runs.
+    /// Does all checks and preparations that are possible while the program runs.
     fn prepare(
         daemon: &'a Arc<Daemon>,
         session: &'a Arc<Session>,
@@ -140,7 +140,7 @@ impl<'a> Taking<'a> {
     ) -> Result<Self> {
         Criu::check_permitted()?;
         let criu = daemon.criu()?;
-        // A program may ask for an image before the thread that has started it has noted down where it is.
+        // A program may ask for an image before the thread that has started it has noted its first process.
         let known = |it: &Inner| {
             let over = it.state == SessionState::Exited;
             (over || it.root.is_some()).then_some(it.root)
@@ -157,7 +157,7 @@ impl<'a> Taking<'a> {
             })?;
         preflight::check_tree(root.pid, &session.processes(), request.tcp_close)?;
         let (folder, name) = target(daemon, &session.name, request.output.as_ref())?;
-        // What a killed checkpoint has left takes space, too: opening the store and this remove it.
+        // Remains of a killed checkpoint take space, too: opening the store and sweeping drafts remove them.
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
@@ -173,7 +173,7 @@ impl<'a> Taking<'a> {
             draft,
             root,
             tcp_close: request.tcp_close,
-            // CRIU alone is faster in all, and the program is not to run on.
+            // If the program is to be ended, the total time counts, and CRIU alone is faster.
             copies_memory: ahead && request.then == Then::Run,
             needed_bytes,
             phases: Phases::start(),
@@ -186,7 +186,7 @@ impl<'a> Taking<'a> {
             return self.paused(entry, request.then, report);
         }
         let copy = self.copy_memory(report);
-        // Those of this moment: others may have ended meanwhile.
+        // Read only now: processes may have ended meanwhile.
         let served = self.session.lock().served();
         if served.is_empty() {
             let ahead = self.ahead(copy, report)?;
@@ -228,7 +228,7 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// CRIU cannot dump a process whose pages still come from an image.
+/// Waits until all host memory of an earlier restore has come: CRIU cannot dump a process whose pages are still missing.
 fn wait_for_pages(session: &Session) -> Result<()> {
     let (known, init) = {
         let inner = session.lock();

@@ -1,4 +1,4 @@
-//! What has been taken of a session until its image is written.
+//! The parts of a session that a checkpoint has taken, until its image is written.
 
 use std::time::Instant;
 
@@ -9,37 +9,37 @@ use crate::host::{HostCopy, HostPages};
 use crate::images::record::Record;
 use crate::pause::data::Entry;
 
-/// What has been written, and who is to be brought back.
+/// The parts taken so far, and the processes to be brought back.
 pub(super) struct Parts {
     pub(super) record: Record,
-    /// Host memory that is tracked still.
+    /// Host memory whose writes are still tracked.
     pub(super) copy: Option<HostCopy>,
     /// Host memory that is to become part of the image.
     pub(super) pages: Option<HostPages>,
     pub(super) device: Totals,
     pub(super) parked: Vec<Parked>,
-    /// What the session is paused in, if it is: its device part was copied out of that, and it is not brought back.
+    /// The entry of a paused session: its device part was copied from there, and its processes are not brought back.
     pub(super) paused: Option<Entry>,
-    /// How it was done.
+    /// The protocol that was used.
     pub(super) mode: Mode,
-    /// Buffers that an unforeseen write has reached before their copy.
+    /// Buffers that a mis-speculation has changed before they were copied.
     pub(super) overtaken: u64,
-    /// What the device had to end before the program was stopped.
+    /// The work that the stop waited for, if that took long.
     pub(super) waited: Option<Waited>,
-    /// When copying behind the program began, in seconds.
+    /// When copying in the background began, in seconds.
     pub(super) began: f64,
-    /// Seconds of the stops that are over.
+    /// Seconds of all stops that have ended.
     pub(super) stopped_seconds: f64,
-    /// When the stop began that is not over.
+    /// When the current stop began; `None` outside a stop.
     pub(super) since: Option<Instant>,
-    /// Whether the program goes on already.
+    /// Whether the program already runs again.
     pub(super) resumed: bool,
-    /// Whether its device part is complete already.
+    /// Whether its device part is already complete.
     pub(super) saved: bool,
 }
 
 impl Parts {
-    /// Those of a program that stands still, before anything is known of them.
+    /// Empty parts for a program that stands still.
     pub(super) fn new(record: Record, mode: Mode) -> Self {
         Self {
             record,
@@ -59,14 +59,14 @@ impl Parts {
         }
     }
 
-    /// The stop is over, or will be as soon as this is done.
+    /// Adds the current stop, if there is one, to the total.
     pub(super) fn count_stop(&mut self) {
         if let Some(since) = self.since.take() {
             self.stopped_seconds += since.elapsed().as_secs_f64();
         }
     }
 
-    /// Lets the program write its memory unnoticed, when it runs again.
+    /// Ends the tracking of host memory, so that the program writes to it at full speed when it runs again.
     pub(super) fn release(&mut self) {
         if let Some(copy) = self.copy.take() {
             self.pages = Some(copy.release());

@@ -1,9 +1,9 @@
-//! An image of a paused session: CRIU dumps its processes, which stand still, and its data is copied out of its entry.
+//! Takes an image of a paused session: CRIU dumps its parked processes, and its GPU data is copied from its entry.
 //!
 //! ```text
 //!  CRIU: dump ─► parts and chunks: entry ─► draft, store ─► commit       the session stays paused
 //! ```
-//! The entry is read only: whatever fails, the session is paused as before.
+//! The entry is only read, so after a failure the session is paused as before.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What stands in the way of a checkpoint, found before the program is stopped.
+//! Finds obstacles to a checkpoint before the program is stopped.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,17 +15,17 @@ use crate::open_files::unix_sockets;
 use crate::proc::{self, ProcessId};
 use crate::session::Processes;
 
-/// What the names of mappings of System V memory begin with.
+/// The names of mappings of System V memory begin with this.
 const SYSTEM_V: &[u8] = b"/SYSV";
 
-/// What stands in the way at a process.
+/// Something in a process that cannot be checkpointed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
     /// The process.
     pub pid: u32,
-    /// What it holds, naming the descriptor, or what holds it.
+    /// The object, with its descriptor, or the process that holds this one.
     pub what: String,
-    /// What can be done.
+    /// What the user can do.
     pub hint: String,
     /// Whether it is a connection, which `--tcp-close` leaves out.
     pub connection: bool,
@@ -61,7 +61,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
         connection: true,
         gpu: false,
     }));
-    // What the library in the program has open to these, it closes before the program is dumped.
+    // Connections to these are the client library's, which closes them before the dump.
     let ours: Vec<u32> = processes
         .workers
         .iter()
@@ -82,7 +82,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
     found
 }
 
-/// A process that a signal has stopped: its threads cannot be led to where they can be parked.
+/// A process that a signal has stopped: its threads cannot reach a point where they can be parked.
 fn stopped(pid: u32) -> Option<Obstacle> {
     let process = ProcessId::of(pid).filter(ProcessId::is_stopped)?;
     Some(Obstacle {
@@ -95,11 +95,11 @@ fn stopped(pid: u32) -> Option<Obstacle> {
     })
 }
 
-/// A process that a debugger holds: CRIU needs that place.
+/// A process that a debugger traces: CRIU has to trace it itself.
 fn traced(pid: u32) -> Option<Obstacle> {
     let tracer = proc::tracer(pid)?;
     if proc::ancestors(tracer).contains(&std::process::id()) {
-        // A CRIU of ours: another checkpoint is under way.
+        // This is the daemon's own CRIU: another checkpoint is under way.
         return None;
     }
     let what = format!(
@@ -116,7 +116,7 @@ fn traced(pid: u32) -> Option<Obstacle> {
     })
 }
 
-/// System V memory of the whole machine: CRIU dumps only that of a program that has its own.
+/// System V memory in the machine's IPC namespace: CRIU dumps it only for a program with an IPC namespace of its own.
 fn of_machine(pid: u32, maps: &Maps) -> Option<Obstacle> {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/ipc")).ok();
     let of_system_v = |file: &OsStr| file.as_bytes().starts_with(SYSTEM_V);
@@ -212,7 +212,7 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
     })
 }
 
-/// Refuses a tree with obstacles; connections are none with `tcp_close`.
+/// Refuses a tree of processes with obstacles. With `tcp_close`, connections are no obstacles.
 ///
 /// # Errors
 /// `NotCheckpointable`, naming the first.
@@ -222,7 +222,7 @@ pub fn check_tree(root: u32, processes: &Processes, tcp_close: bool) -> Result<(
     refuse(obstacles, "`fermata doctor NAME` lists them")
 }
 
-/// Refuses what has obstacles; `others` says where those are told that are not the first.
+/// Refuses if there are obstacles; `others` tells the user where to find those after the first.
 ///
 /// # Errors
 /// `NotCheckpointable`, naming the first.

@@ -1,4 +1,4 @@
-//! Parking the processes of a session, and having their workers save: the steps of every stop.
+//! The steps of every stop: parks and detaches the processes of a session, and has their workers save.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 const QUIESCE_TIME: Duration = Duration::from_secs(30);
 
 impl Halt<'_> {
-    /// Waits until the devices have nothing to do, and parks all threads of all processes that use CUDA. If one cannot be
-    /// stopped, all go on. `meanwhile` is called again and again while the program still runs.
+    /// Waits until the devices are idle, and parks all threads of all processes that use CUDA. If one cannot be stopped, all
+    /// go on. `meanwhile` is called repeatedly while the program still runs.
     ///
     /// # Errors
-    /// Why it cannot be stopped now.
+    /// The reason why it cannot be stopped now.
     pub(crate) fn quiesce(
         &self,
         served: &[Served],
@@ -59,7 +59,7 @@ impl Halt<'_> {
         }
         let parked = served.iter().zip(&stopped).filter(|(_, it)| it.is_ok());
         let parked: Vec<Served> = parked.map(|(it, _)| it.clone()).collect();
-        // What keeps one of them from going on is in `ps`.
+        // If one of them cannot go on, `ps` shows why.
         let _ = resume(&parked);
         self.let_on(served);
         let several = served.len() > 1;
@@ -73,11 +73,11 @@ impl Halt<'_> {
         }
     }
 
-    /// Notes down where the processes wait, which are stopped: once they are detached, a later daemon can reach them only
-    /// if it knows that.
+    /// Records the wake blocks of the stopped processes in the session's folder: once the processes are detached, a later
+    /// daemon can reach them only through these.
     ///
     /// # Errors
-    /// It cannot be noted down; they go on.
+    /// The record cannot be written; the processes go on.
     pub(crate) fn park(&self, served: &[Served]) -> Result<Vec<Parked>> {
         let parked = |it: &Served| Parked {
             worker: it.worker.clone(),
@@ -103,10 +103,10 @@ impl Halt<'_> {
         Ok(parked)
     }
 
-    /// Has parked processes let go of everything shared, and then their workers.
+    /// Detaches parked processes, and then their workers: they release the ring, sockets and mappings that they share.
     ///
     /// # Errors
-    /// One of them does not; they are to be brought back.
+    /// One of them does not; the caller has to bring the processes back.
     pub(crate) fn let_go(&self, served: &[Served]) -> Result<()> {
         let agents = served.iter().map(|it| it.agent.clone()).collect();
         self.phases.time("detach", || {
@@ -127,10 +127,10 @@ impl Halt<'_> {
         })
     }
 
-    /// Has every worker read its part, whose chunks go to `store` and whose other files to its folder.
+    /// Has every worker save its part: chunks go to `store`, other files to the worker's folder in `folders`.
     ///
     /// # Errors
-    /// The first of their failures.
+    /// The first failure of a worker.
     pub(crate) fn save(
         &self,
         served: &[Served],
@@ -158,7 +158,7 @@ impl Halt<'_> {
     }
 }
 
-/// Lets processes go on that are stopped and were not detached.
+/// Lets stopped processes go on that have not been detached.
 fn resume(served: &[Served]) -> Result<()> {
     let agents = served.iter().map(|it| it.agent.clone()).collect();
     all_at_once(agents, "resume", |it: Arc<Agent>| it.resume(STEP_TIME)).map(drop)

@@ -1,15 +1,15 @@
-//! Waiting, before a program is stopped, until the devices have done what they were given.
+//! Waits, before a program is stopped, until the devices have completed the work that they were given.
 //!
 //! ```text
 //!  all streams of all processes held ─┬─ devices idle ─► the rings are taken whole, the program parked
 //!         ▲                           └─ not soon: what they are at is named; those streams stay held, the others go on
 //!         └──────────────── that has ended ◄──┘
 //! ```
-//! The program runs meanwhile. What it issues waits in the workers, and is part of the image.
+//! The program runs meanwhile. Operations that it issues are queued in the workers, and are part of the image.
 //!
-//! A kernel may be waiting for one that its own or another process has not been let launch: a collective ends when every rank
-//! has entered it. So the others go on, and a rank must not run into the next collective meanwhile, where it would wait for
-//! those that are held. [`Patience`] says how far the others may go.
+//! A kernel may be waiting for another kernel that is held, of its own or another process: a collective ends when every rank
+//! has entered it. So the other streams go on. But a rank must not enter the next collective meanwhile, where it would wait
+//! for ranks that are held. [`Patience`] decides how far the other streams may go.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,27 +28,27 @@ use crate::progress::Report;
 use crate::session::Served;
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
-/// How long all streams are held without one of them coming to its end: what the devices have been given takes half of it,
-/// unless a piece takes longer. Later rounds hold them longer ([`Patience::soon`]).
+/// How long all streams are held without one of them becoming idle. Work that the devices have been given usually takes half
+/// of this. Later rounds hold the streams longer ([`Patience::soon`]).
 const SOON: Duration = Duration::from_millis(20);
-/// How long they are held at most: many streams may come to their ends one after the other.
+/// How long they are held at most: many streams may become idle one after the other.
 const HELD: Duration = Duration::from_millis(200);
-/// How long streams stay held whose work has ended while others' goes on, in the first round; twice as long in each next one.
+/// How long streams whose work has ended stay held while others work, in the first round; each next round doubles it.
 const ENDED: Duration = Duration::from_secs(5);
-/// How long what the devices are at may take, unless [`LONGEST_SETTING`] says it: the program is not stopped meanwhile.
+/// The most seconds to wait for the devices, unless [`LONGEST_SETTING`] is set: the program runs meanwhile.
 const LONGEST: u64 = 300;
 const LONGEST_SETTING: &str = "FERMATA_DEVICE_WAIT";
-/// Between two looks: while all streams are held, while they go on by steps, and while they go on freely.
+/// The time between two looks: while all streams are held, while they go on by steps, and while they go on freely.
 const TURN_HELD: Duration = Duration::from_micros(500);
 const TURN_STEPS: Duration = Duration::from_micros(200);
 const TURN_FREE: Duration = Duration::from_millis(5);
-/// How often it is said what is waited for.
+/// How often the user is told what is waited for.
 const SAYING: Duration = Duration::from_secs(2);
 
-/// What a stream of a process is at.
+/// The work that a stream of a process is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Work {
-    /// Which of the workers has it.
+    /// The index of its worker.
     worker: usize,
     on: StreamWork,
 }
@@ -75,7 +75,7 @@ impl Work {
     }
 }
 
-/// How far the other streams may go while some are at work that takes long.
+/// How far the other streams may go while some do work that takes long.
 #[derive(Debug, Default)]
 struct Patience {
     rounds: u32,
@@ -84,15 +84,15 @@ struct Patience {
 }
 
 impl Patience {
-    /// Rounds in which the others go on freely: most kernels that take long wait for nothing.
+    /// Rounds in which the others go on freely: most long kernels do not wait for another kernel.
     const FREELY: u32 = 3;
-    /// Rounds in which they go on from one collective to the next, where one is waited for: other kernels, such as reductions
-    /// over peer memory that a program has written itself, wait for each other, too.
+    /// Rounds in which they go on from one collective to the next, if a collective is waited for. Later rounds go from kernel
+    /// to kernel, because other kernels, such as a program's own reductions over peer memory, wait for each other, too.
     const BY_COLLECTIVES: u32 = 24;
-    /// All streams are held four times as long each round, but at most so many times: 20 s.
+    /// Each round holds all streams four times as long as the last, but at most this many times: 20 s.
     const LONGER: u32 = 5;
 
-    /// For the next round, in which `long` is waited for.
+    /// How streams are held in the next round, which waits for `long`.
     fn next(&mut self, long: &[Work]) -> Hold {
         self.rounds += 1;
         let collective = long.iter().any(|it| it.on.collective);
@@ -106,10 +106,10 @@ impl Patience {
         }
     }
 
-    /// How long all streams are held next without one of them coming to its end.
+    /// How long all streams are held next without one of them becoming idle.
     ///
-    /// Streams whose kernels take long and wait for nothing may take turns: whenever one ends, another has begun. They come to
-    /// stand still together once all are held for as long as a kernel takes. Holding collectives longer helps nobody.
+    /// Streams with long kernels that wait for nothing may take turns: whenever one ends, another has begun. They are idle
+    /// together only if all are held for as long as a kernel takes. Holding collectives longer does not help.
     fn soon(&self) -> Duration {
         let times = match self.collective {
             true => 0,
@@ -123,13 +123,13 @@ impl Patience {
 #[derive(Debug)]
 struct Round {
     how: Hold,
-    /// What is waited for, as long as it goes on.
+    /// The work that is waited for and has not ended.
     long: Vec<Work>,
-    /// When some of it ended last.
+    /// When a part of that work last ended.
     ended: Option<Instant>,
     /// How long after that the rest may go on.
     grace: Duration,
-    /// What was seen at the last look.
+    /// The work that the last look has found.
     last: Option<Vec<Work>>,
 }
 
@@ -145,11 +145,11 @@ impl Round {
         }
     }
 
-    /// Whether a look at `at` that found `now` is the last one of this round: what is waited for has ended; or some of it has,
-    /// and the rest may be waiting for a stream that is held since then.
+    /// Whether a look at `at` that found `now` is the last one of this round: the work that is waited for has ended; or a part
+    /// of it has, and the rest may be waiting for a stream that is held since then.
     ///
-    /// A stream that had work when the round began stays held when that has ended. One rank's kernel waits for what another
-    /// rank would launch next, but was at something else that takes long: neither went on until the limit was over.
+    /// A stream that had work when the round began stays held when that has ended. Without this rule, if one rank's kernel waits
+    /// for the next launch of another rank, which is busy with long work, neither goes on until the time limit.
     fn is_over(&mut self, now: &[Work], at: Instant) -> bool {
         let before = self.long.len();
         self.long
@@ -164,9 +164,9 @@ impl Round {
 
     /// What to ask the workers next.
     ///
-    /// Streams that go on by steps are let on only where two looks find the same. The look that finds the end of what is
-    /// waited for must let none on: one rank would be in the next collective, and another, which was asked a moment before,
-    /// would be held in front of it. Ranks that wait for the end of each step meet so round after round, for a minute once.
+    /// Streams that go on by steps are let on only if two looks find the same. The look that finds the end of the work that is
+    /// waited for must let none on: one rank would enter the next collective, and another, which was asked a moment before,
+    /// would be held in front of it. Ranks that wait for the end of each step met like this round after round, once for a minute.
     fn next(&mut self, now: Vec<Work>) -> Hold {
         let moved = self.last.as_ref() != Some(&now);
         self.last = Some(now);
@@ -188,8 +188,8 @@ impl Halt<'_> {
     /// Holds all streams of all processes and waits until the devices are idle.
     ///
     /// # Errors
-    /// `NotCheckpointable` after [`longest`], naming what the devices are at; a worker does not answer. Nothing is held
-    /// then.
+    /// `NotCheckpointable` after [`longest`], naming the work that the devices are doing; a worker does not answer. No stream
+    /// is held then.
     pub(super) fn settle(
         &self,
         served: &[Served],
@@ -200,9 +200,9 @@ impl Halt<'_> {
             .inspect_err(|_| self.let_on(served))
     }
 
-    /// The devices get work again.
+    /// Stops holding streams, so that the devices get work again.
     pub(super) fn let_on(&self, served: &[Served]) {
-        // A worker that is lost holds nothing any more.
+        // A lost worker holds no streams.
         let off = |worker: Arc<Worker>| ask(&worker, Hold::Off);
         let _ = each_at_once(workers_of(served), "let on", off);
     }
@@ -247,7 +247,7 @@ impl Halt<'_> {
                 if so_far >= longest {
                     return Err(too_long(work, served, so_far));
                 }
-                // What is waited for may be waiting for a process that is let in only when this is over.
+                // The work may be waiting for a new process, which gets its worker only when this stop is over.
                 if self.session.arrived() != arrived && so_far >= SAYING {
                     let message = "the program cannot be stopped now: another of its processes begins to use CUDA";
                     return Err(fail(FailureKind::Locked, message).hint("try again"));
@@ -273,14 +273,14 @@ impl Halt<'_> {
     }
 }
 
-/// How long what the devices are at may take.
+/// How long to wait for the devices at most.
 fn longest() -> Result<Duration> {
     let asked = settings::number(LONGEST_SETTING);
     let asked = asked.map_err(|it| fail(FailureKind::User, it.to_string()))?;
     Ok(Duration::from_secs(asked.unwrap_or(LONGEST)))
 }
 
-/// Whether all devices come to have nothing to do, once no stream gets anything, without one of them taking longer than `soon`.
+/// Holds all streams; returns whether all devices become idle, with no more than `soon` between two streams' ends.
 fn become_idle(workers: &[Arc<Worker>], soon: Duration) -> Result<bool> {
     let begun = Instant::now();
     let held = HELD.max(2 * soon);
@@ -301,7 +301,7 @@ fn become_idle(workers: &[Arc<Worker>], soon: Duration) -> Result<bool> {
     }
 }
 
-/// What the streams are at that have work, once those have been held which `how` says.
+/// Holds streams as `how` says, and returns the work of those that have some.
 fn busy(workers: &[Arc<Worker>], how: Hold) -> Result<Vec<Work>> {
     let holding = ask_all(workers, how)?;
     let each = holding.into_iter().enumerate();
@@ -310,7 +310,7 @@ fn busy(workers: &[Arc<Worker>], how: Hold) -> Result<Vec<Work>> {
     Ok(works.collect())
 }
 
-/// What users are told of: a collective, else what waits for nothing; the rest may be waiting for that.
+/// The work that users are told of: a collective, else work that waits for nothing; the rest may be waiting for it.
 fn first_named(works: &[Work]) -> Option<&Work> {
     works
         .iter()

@@ -1,4 +1,4 @@
-//! What a stop has waited for, and what took how long.
+//! The result of waiting for the devices before a stop, and the times of the stop's steps.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,15 @@ use fermata_control::worker::Step;
 
 use crate::agent::Stopped;
 
-/// Devices that have nothing to do and get nothing.
+/// The devices are idle, and all streams are held.
 pub(crate) struct Settled {
-    /// When they got something for the last time.
+    /// When a device was last given work.
     pub since: Instant,
-    /// What they were waited for, if that took long.
+    /// The work that the stop waited for, if that took long.
     pub waited: Option<Waited>,
 }
 
-/// What a program took to stop: its device first, while it ran.
+/// The steps of stopping a program, with their times; the first, waiting for its devices, is done while it runs.
 pub(super) fn parts_of(settling: Duration, stopped: Stopped) -> [Step; 3] {
     let [settling, parking, whole] =
         [settling, stopped.parking, stopped.whole].map(|it| it.as_secs_f64());

@@ -1,4 +1,4 @@
-//! The stop of a checkpoint: all processes that use CUDA are parked and let go of, then CRIU and the workers do their parts.
+//! The stop of a checkpoint: parks and detaches all processes that use CUDA; then CRIU and the workers save their parts.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,20 +20,20 @@ use crate::session::Served;
 
 /// A program that stands still.
 pub(super) struct Stop {
-    /// What a restore must know.
+    /// The daemon's record for the manifest; a restore needs it.
     pub(super) record: Record,
     /// Host memory that CRIU has left out, still tracked.
     pub(super) copy: Option<HostCopy>,
     /// Its processes that use CUDA.
     pub(super) parked: Vec<Parked>,
-    /// When a device got something for the last time.
+    /// When a device was last given work.
     pub(super) since: Instant,
-    /// What it had to end before.
+    /// The work that the stop waited for, if that took long.
     pub(super) waited: Option<Waited>,
 }
 
 impl Taking<'_> {
-    /// Takes everything while the program stands still.
+    /// Saves host and device state while the program stands still.
     pub(super) fn stopped(
         &self,
         served: &[Served],
@@ -103,7 +103,7 @@ impl Taking<'_> {
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
     ) -> Result<(T, Dumped)> {
         let report = Mutex::new(report);
-        // Whichever of the two runs takes it.
+        // `host` runs on a thread or, if none can be started, here; the one that runs takes `ahead`.
         let ahead = Mutex::new(Some(ahead));
         let host = || {
             let ahead = ahead.lock().take();
@@ -115,7 +115,7 @@ impl Taking<'_> {
             let dump = beside(scope, "host", host);
             let device = self.phases.time("device", || device(&report));
             let host = match dump {
-                // Without a thread one after the other: a panic here would leave the program parked.
+                // If no thread can be started, the dump follows here: a panic would leave the program parked.
                 Err(_) => host(),
                 started => joined(started),
             };
@@ -126,8 +126,8 @@ impl Taking<'_> {
     }
 }
 
-/// Refuses what CRIU has written into `host` if it lacks a process whose part of the image a worker has read: one that had
-/// ended by then. CRIU describes the memory of each living one in a file of its own.
+/// Refuses CRIU's dump in `host` if it lacks a process whose part of the image a worker has read, because that process has
+/// ended. For each living process CRIU writes a file `mm-PID.img`.
 fn all_there(host: &Path, record: &Record) -> Result<()> {
     let mut agents = record.agent.iter().chain(&record.others);
     let lacks = |it: &&AgentRecord| !host.join(format!("mm-{}.img", it.pid)).exists();

@@ -1,11 +1,11 @@
-//! What the workers of one checkpoint say, put together: totals of the image, and how far they are.
+//! Combines the answers of the workers of one checkpoint: the totals of the image, and the progress.
 
 use fermata_control::worker::{Step, Totals, Validate};
 use parking_lot::Mutex;
 
 use crate::progress::Report;
 
-/// Totals of an image with these parts. Times are those of the part that took longest.
+/// The totals of an image with these parts. Times are those of the part that took longest.
 pub(super) fn sum(parts: Vec<Totals>) -> Totals {
     parts.into_iter().reduce(add).unwrap_or_default()
 }
@@ -53,7 +53,7 @@ fn add(mut a: Totals, b: Totals) -> Totals {
     a
 }
 
-/// Adds what is not there.
+/// Adds the elements of `others` that are not yet in `all`.
 fn merge(all: &mut Vec<String>, others: Vec<String>) {
     for other in others {
         if !all.contains(&other) {
@@ -62,7 +62,7 @@ fn merge(all: &mut Vec<String>, others: Vec<String>) {
     }
 }
 
-/// The steps that end last.
+/// The list of steps that ends last.
 pub(super) fn longest(all: Vec<Vec<Step>>) -> Vec<Step> {
     let end = |steps: &[Step]| {
         let ends = steps.iter().map(|it| it.start + it.seconds);
@@ -72,16 +72,16 @@ pub(super) fn longest(all: Vec<Vec<Step>>) -> Vec<Step> {
     last.unwrap_or_default()
 }
 
-/// How far several workers are.
+/// The progress of several workers: bytes done and bytes in all, for each.
 pub(super) struct Progress(Mutex<Vec<(u64, u64)>>);
 
 impl Progress {
-    /// Nothing is known of any of so many.
+    /// Starts with no progress for this number of workers.
     pub(super) fn of(workers: usize) -> Self {
         Self(Mutex::new(vec![(0, 0); workers]))
     }
 
-    /// Worker `at` has done so many bytes of so many; reports those of all.
+    /// Notes that worker `at` has done `now.0` of `now.1` bytes, and reports the sums over all workers.
     pub(super) fn report(
         &self,
         phase: &str,

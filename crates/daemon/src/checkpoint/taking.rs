@@ -1,4 +1,4 @@
-//! A checkpoint under way: what is known of it from its beginning.
+//! A checkpoint under way: the data that is known from its beginning.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub(super) struct Taking<'a> {
     pub session: &'a Arc<Session>,
     pub criu: Criu,
     pub draft: Draft,
-    /// Where the device parts of its processes go.
+    /// The folders for the device parts of its processes, in the order of the processes.
     pub folders: Vec<PathBuf>,
     pub root: ProcessId,
-    /// TCP connections to elsewhere are closed in the image.
+    /// Whether TCP connections to processes outside the session are closed in the image (`--tcp-close`).
     pub tcp_close: bool,
     /// Whether host memory may be copied before the stop.
     pub copies_memory: bool,

@@ -1,4 +1,4 @@
-//! A restored program in its PID namespace: making it, watching it, ending it.
+//! Makes, watches and ends the PID namespace of a restored program.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};

@@ -1,9 +1,9 @@
-//! Large files of images that were found to be as written, so that the next restore of the image need not read them again.
+//! Remembers large files of images that have been checked, so that the next restore of the image need not read them again.
 //!
-//! A file is known by what the kernel tells of it: which one it is, its length, when its content and its properties changed last.
-//! Whoever writes it changes that, but for writes through a mapping of a file system in memory, which only its owner and root
-//! can make, and whom a restore trusts with the image. What a medium does to it without a write is noticed when it is read again:
-//! an entry is used for an hour.
+//! A file is identified by what the kernel reports: its identity, its length, and when its content and properties last changed.
+//! Every write changes these, except writes through a mapping of a file on a file system in memory. Only the owner and root can
+//! make such writes, and a restore trusts them with the image. Damage by the medium is found when the file is read again: an entry
+//! is valid for an hour.
 
 use std::collections::HashMap;
 use std::fs::File;

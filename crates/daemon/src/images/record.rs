@@ -1,4 +1,4 @@
-//! What the daemon keeps in an image's manifest for its own use at restore (`extra.daemon`).
+//! The daemon's record in an image's manifest, for its own use at a restore (`extra.daemon`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

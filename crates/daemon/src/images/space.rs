@@ -1,10 +1,10 @@
-//! What an image needs of memory and disk, and what there is.
+//! Measures the memory of a program's processes and the free disk space, and checks that an image fits.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fermata_control::worker::FailureKind;
-use fermata_store::{HostMemory, is_memory};
+use fermata_store::FreeSpace;
 
 use crate::failure::{Hint, Result, fail};
 use crate::proc;
@@ -44,14 +44,7 @@ pub fn check_space(folder: &Path, bytes: u64) -> Result<()> {
 /// Bytes that a user may still write below `folder`, or where it will be made. A file system in memory may be larger than what the
 /// host has left.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
-    let mut folder: PathBuf = folder.into();
-    while !folder.exists() {
-        folder = folder.parent()?.into();
-    }
-    let stat = rustix::fs::statvfs(&folder).ok()?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let memory = is_memory(&folder).then(HostMemory::now).flatten();
-    Some(free.min(memory.map_or(u64::MAX, |it| it.available)))
+    FreeSpace::of(folder).map(|it| it.bytes)
 }
 
 #[cfg(test)]

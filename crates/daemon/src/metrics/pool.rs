@@ -1,4 +1,4 @@
-//! Metrics of the workers that wait for a session.
+//! Metrics of spare workers.
 
 use fermata_control::user::{SpareKind, SpareWorkers};
 use prometheus_client::metrics::counter::Counter;

@@ -1,4 +1,4 @@
-//! Which sockets the processes of a program hold.
+//! Finds the sockets that the processes of a program hold.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! The data of a paused session: a folder that belongs to it, from before it is made until after it is removed.
+//! The entry of a paused session: the folder with its GPU data.
 //!
 //! ```text
 //!  noted in the session's folder ─► made ─► written, checked ─► complete: the workers end ─► resumed ─► removed
 //!               └───────────── a failure, the next daemon ─► removed
 //! ```
-//! An entry is never in use by two sessions, and nothing else refers to it. The session's notes name it as long as it may be
-//! there, so that a daemon that finds the session knows what to do with it, whenever the last one has died.
+//! An entry belongs to one session, and nothing else refers to it. The session's record names it from before the folder is made
+//! until after it is removed. So a new daemon knows what to do with it, whenever the last one has died.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,30 +22,30 @@ use crate::failure::{OrFail, Result, from_store};
 use crate::folder_removal::remove_all;
 use crate::proc::ProcessId;
 
-/// How long files may come to a folder that is being removed: a worker is about to end that was writing there.
+/// How long files may still appear in a folder that is being removed, written by a worker that is about to end.
 const REMOVE_TIME: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The entry of one session; see the module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Where it is, and what it holds.
+    /// Its folder, and the bytes in it.
     pub data: PausedData,
     /// Whether the session can be resumed from it; before that its workers hold the data.
     pub complete: bool,
     /// Its parts, the first being number 1.
     pub parts: Vec<EntryPart>,
-    /// What it holds, as an image says it.
+    /// Totals of its content, as in an image's manifest.
     pub totals: Totals,
     /// The devices that its program saw.
     pub devices: Vec<DeviceRecord>,
 }
 
-/// What was the part of one process.
+/// The part of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryPart {
     /// The process, which is parked.
     pub process: ProcessId,
-    /// Whether its worker had our kernels before the program's modules.
+    /// Whether its worker had loaded Fermata's kernels before the program's modules.
     pub kernels_first: bool,
     /// BLAKE3 of its `state`.
     pub state: String,
@@ -54,7 +54,7 @@ pub struct EntryPart {
 }
 
 impl Entry {
-    /// Makes the folder, with a store and room for so many parts.
+    /// Makes the folder, with a store and a folder for each of `parts` parts; returns the latter.
     ///
     /// # Errors
     /// It cannot be made, or is there already.
@@ -76,10 +76,10 @@ impl Entry {
         Ok(parts)
     }
 
-    /// Checks that these processes' parts are whole, and makes it complete.
+    /// Checks that the parts of these processes are whole, and marks the entry as complete.
     ///
     /// # Errors
-    /// Something of them is missing, or cannot be read.
+    /// A part lacks data, or cannot be read.
     pub fn complete(
         mut self,
         served: &[(ProcessId, bool)],
@@ -104,14 +104,14 @@ impl Entry {
         Ok(self)
     }
 
-    /// The part of a process, and its folder. Of a session that was restored from `image` it knows which kernels were
-    /// caught in a restore.
+    /// The part of a process, and its folder. For a session that was restored from `image`, copies the image's first-use profile
+    /// into that folder.
     pub fn part(&self, process: ProcessId, image: Option<&Path>) -> Option<(&EntryPart, PathBuf)> {
         let at = self.parts.iter().position(|it| it.process == process)?;
         let folder = paused_part(&self.data.folder, at + 1);
         if let Some(image) = image {
             let learnt = image.join(part_name(at)).join(PROFILE);
-            // Where nothing was learnt there is none.
+            // An image may have no profile.
             let _ = fs::copy(learnt, folder.join(PROFILE));
         }
         Some((&self.parts[at], folder))
@@ -123,22 +123,22 @@ impl Entry {
         parts.map(|(at, part)| (part, paused_part(&self.data.folder, at + 1)))
     }
 
-    /// Whether it has the part of a process.
+    /// Whether it is complete and has the part of a process.
     pub fn has(&self, process: ProcessId) -> bool {
         self.complete && self.parts.iter().any(|it| it.process == process)
     }
 
-    /// Removes it; that it is not there is fine.
+    /// Removes it; succeeds if it does not exist.
     ///
     /// # Errors
-    /// What cannot be removed.
+    /// The folder cannot be removed.
     pub fn remove(&self) -> Result<()> {
         remove_all(&self.data.folder, REMOVE_TIME)
     }
 }
 
 impl EntryPart {
-    /// As a worker wants them.
+    /// The digests of the part, for a worker.
     pub fn digests(&self) -> ImageDigests {
         ImageDigests {
             state: self.state.clone(),

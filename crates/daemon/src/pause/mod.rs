@@ -1,13 +1,13 @@
-//! Pausing a session: its GPU memory is given back, its processes stay, parked.
+//! Pauses a session: releases its GPU memory; its processes stay, parked.
 //!
 //! ```text
 //!            pause                                            resume
 //!  Running ─► quiesce, detach ─► Save, Finish ─► checked ─► Paused ─► Load ─► reattach ─► Running
 //!                 └─────────────────┴──── a failure: the processes go on with their workers
 //! ```
-//! A pause is the stop of a checkpoint without CRIU. The workers end only when everything that they held is in the session's
-//! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. They give the GPU's memory back
-//! first: the command does not wait for their end. `resume` is the way back.
+//! A pause is the stop of a checkpoint without CRIU. The workers end only when all data that they held is in the session's
+//! [`Entry`], checked and recorded; after a failure before that, the program goes on as before. The command waits until the
+//! workers have released the GPU's memory, but not for their end. `resume` reverses a pause.
 
 pub mod data;
 mod plan;
@@ -44,7 +44,7 @@ const REMOVAL_TIME: Duration = Duration::from_secs(60);
 /// Pauses a session as `request` says.
 ///
 /// # Errors
-/// The reason; the program goes on, and nothing is left.
+/// The reason; the program goes on, and no entry is left.
 pub fn pause(
     daemon: &Arc<Daemon>,
     request: &user::Pause,
@@ -87,7 +87,7 @@ pub fn pause(
     Ok(paused)
 }
 
-/// A session that is paused for another one stays paused from now on, until its user resumes it.
+/// If the session is paused for another one, keeps it paused from now on until its user resumes it.
 fn keep_paused(session: &Session, request: &user::Pause) -> Option<user::Paused> {
     let data = {
         let mut inner = session.lock();
@@ -114,7 +114,7 @@ fn refuse_paused(session: &Session) -> Result<()> {
         .hint(format!("`fermata resume {}` lets it go on", session.name)))
 }
 
-/// Waits until nothing is left of an earlier pause.
+/// Waits until the entry of an earlier pause has been removed.
 fn await_removal(session: &Session) -> Result<()> {
     let removed = session.wait_for(REMOVAL_TIME, |inner| inner.entry.is_none().then_some(()));
     removed.ok_or_else(|| {
@@ -153,7 +153,7 @@ fn attempt(
     all_at_once(served.clone(), "share", shared)?;
     let entry = Entry::plan(daemon, session, request.to.as_ref())?;
     entry.check_room(daemon, session, bytes_of(&served)?)?;
-    // Whatever becomes of this daemon, the next one knows of the folder.
+    // Recorded first: if this daemon dies, the next one knows of the folder.
     session.lock().entry = Some(entry.clone());
     let taken = session
         .note_down()
@@ -231,10 +231,10 @@ fn take(
     })
 }
 
-/// Gives the GPU memory of a worker back, and lets the worker end.
+/// Releases the GPU memory of a worker, and has the worker end in the background.
 ///
-/// The driver takes seconds to end one that has registered tens of GiB of host memory. All that it still has of the GPU
-/// then is its context; nobody waits for that.
+/// The driver takes seconds to end a worker that has registered tens of GiB of host memory. Meanwhile the worker holds only
+/// its context on the GPU, so the pause does not wait for its end.
 fn give_back(session: &Arc<Session>, worker: Arc<Worker>) -> Result<()> {
     let end = {
         let (session, worker) = (Arc::clone(session), Arc::clone(&worker));
@@ -244,7 +244,7 @@ fn give_back(session: &Arc<Session>, worker: Arc<Worker>) -> Result<()> {
         }
     };
     if worker.vacate().is_err() {
-        // What it has not given back goes with it.
+        // Its end releases the rest of its memory.
         end();
         return Ok(());
     }
@@ -256,7 +256,7 @@ fn give_back(session: &Arc<Session>, worker: Arc<Worker>) -> Result<()> {
     Ok(())
 }
 
-/// From here on the session's data is in its entry, and no process uses its workers.
+/// Marks the session as paused: from here on its data is in its entry, and its workers are not used.
 fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
     {
         let mut inner = session.lock();
@@ -268,7 +268,7 @@ fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
             if let Some(member) = inner.member(it.detached.process) {
                 member.part();
             }
-            // The next daemon ends it, if this one does not come to it.
+            // If this daemon dies before it ends the worker, the next one does.
             inner.leaving.push(it.worker.process);
         }
         (inner.entry, inner.note) = (Some(entry.clone()), None);
@@ -298,7 +298,7 @@ fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
     })
 }
 
-/// What a failure to resume says to a user.
+/// The failure that tells a user why the session stays paused.
 fn stays_paused(session: &Session, failure: Failure) -> Failure {
     let message = format!(
         "session `{}` stays paused: {}",
@@ -312,7 +312,7 @@ fn stays_paused(session: &Session, failure: Failure) -> Failure {
     fail(failure.kind, message).hint(hint)
 }
 
-/// Ends workers that no process is served by.
+/// Ends workers that serve no process.
 fn end_all<'w>(workers: impl Iterator<Item = &'w Arc<Worker>>) {
     let end = |it: &Arc<Worker>| {
         it.end();

@@ -1,11 +1,11 @@
-//! Where the data of a session that is about to be paused goes, and whether there is room for it.
+//! Chooses the place for the data of a session that is about to be paused, and checks the space there.
 
 use std::path::Path;
 
 use fermata_control::user::{PausedData, Text};
 use fermata_control::worker::{FailureKind, Totals};
 use fermata_store::image::unix_now;
-use fermata_store::{FreeSpace, HostMemory, is_memory};
+use fermata_store::{FreeSpace, is_memory};
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
@@ -13,15 +13,15 @@ use crate::failure::{Hint, OrFail, Result, fail};
 use crate::pause::data::Entry;
 use crate::session::{Session, token};
 
-/// Where memory is that is meant to be shared.
+/// The folder for shared memory.
 const MEMORY: &str = "/dev/shm";
-/// How names of entries begin that are not in the store of images.
+/// Names of entries outside the store of images begin with this.
 const PREFIX: &str = "fermata-paused";
-/// Beside chunks.
+/// Space for everything but chunks.
 const MARGIN: u64 = 16 << 20;
 
 impl Entry {
-    /// An entry for session `session` in folder `to`, or in host memory, with so many parts; nothing is made yet.
+    /// An entry for `session` in folder `to`, or in host memory. Its folder is not made yet.
     ///
     /// # Errors
     /// `User`: the folder cannot be one.
@@ -60,7 +60,7 @@ impl Entry {
         })
     }
 
-    /// Refuses where so many bytes do not fit.
+    /// Refuses if `bytes` do not fit there.
     ///
     /// # Errors
     /// `User`, with the numbers.
@@ -70,10 +70,7 @@ impl Entry {
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
         let ready = if folder.starts_with(&store) { ready } else { 0 };
         let needed = (bytes + MARGIN).saturating_sub(ready);
-        let mut free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
-        if self.data.in_memory {
-            free = free.min(HostMemory::now().map_or(u64::MAX, |it| it.available));
-        }
+        let free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
         if needed <= free {
             return Ok(());
         }

@@ -1,13 +1,13 @@
-//! The way back from a pause: workers load what the session's entry holds, and its processes go on with them.
+//! Resumes a paused session: workers load the data of its entry, and its processes go on with them.
 //!
 //! ```text
 //!  Paused ─► every worker loads, or none ─► noted: Stopped ─► processes woken ─► Running ─► data is there: entry removed
 //!     ▲              │ a failure                    │ a failure, all processes parked still
 //!     └──────────────┴──────────────────────────────┘
 //! ```
-//! There is no way back to an image once a process runs. So all memory is made before that, and kernels wait for all data
-//! (`Pace::Certain`), unless the user wants otherwise. A daemon that dies in between leaves a session whose processes are parked,
-//! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
+//! A resumed session cannot be rolled back once a process runs. So all memory is allocated before that, and kernels wait for all
+//! data (`Pace::Certain`), unless the user asks otherwise. If the daemon dies in between, processes are parked, with a worker or
+//! without: the next daemon gives those without one a new worker, which loads the entry (`returning`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ use crate::phases::Phases;
 use crate::session::Session;
 use crate::worker::Worker;
 
-/// How long a process whose return has failed may take to wait for the next summons.
+/// How long a process whose return has failed may take until it waits to be woken again.
 const PARKED_TIME: Duration = Duration::from_secs(10);
-/// Between two looks at it.
+/// The time between two looks at it.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A session on its way back.
@@ -51,7 +51,7 @@ struct Return<'a> {
     phases: Phases,
 }
 
-/// A worker that serves before its process is there.
+/// A parked process, and a worker that is ready to serve it.
 type Ready = (Detached, Arc<Worker>, AttachmentEnds);
 
 /// Lets a paused session go on as `request` says.
@@ -101,7 +101,7 @@ pub fn resume(
     })
 }
 
-/// What the session's data is in.
+/// The entry with the session's data; fails if the session is not paused.
 fn paused(session: &Session) -> Result<Entry> {
     if let Some(entry) = session.lock().paused() {
         return Ok(entry.clone());
@@ -111,8 +111,8 @@ fn paused(session: &Session) -> Result<Entry> {
     Err(fail(FailureKind::User, message).hint("`fermata ps` shows how sessions stand"))
 }
 
-/// Gives parked processes other workers, whose own have died with the daemon that resumed them, and lets them go on, all at
-/// one moment. The answer is which could not, and why: each of them is parked still, or has ended.
+/// Gives new workers to parked processes whose workers have died with the daemon that resumed them, and lets them go on, all at
+/// one moment. Returns those that could not go on, with the reason: each of them is still parked, or has ended.
 pub fn revive(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
@@ -139,7 +139,8 @@ pub fn revive(
     }
 }
 
-/// A session none of whose processes could be brought back is paused as before; false if there is nothing to go back to.
+/// Marks a session as paused again, if none of its processes could be brought back. False if it has no complete entry, has ended,
+/// or one of its processes is not parked.
 pub fn park_again(session: &Session) -> bool {
     {
         let mut inner = session.lock();
@@ -159,7 +160,7 @@ pub fn park_again(session: &Session) -> bool {
     true
 }
 
-/// Looks after a resumed session until all of its data is there; then its entry is removed, and the next spare worker made.
+/// Watches a resumed session until all its data is present; then removes its entry and has the next spare worker made.
 pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let work = {
         let (daemon, session) = (Arc::clone(daemon), Arc::clone(session));
@@ -184,7 +185,7 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     }
 }
 
-/// The data of a program that runs cannot be brought: its calls fail from now on.
+/// Marks the session as lost, because data of its running program cannot be loaded: its calls fail from now on.
 fn lose(session: &Session, reason: &str) {
     let workers = {
         let mut inner = session.lock();
@@ -230,7 +231,7 @@ impl Return<'_> {
         Ok(())
     }
 
-    /// Processes that wait; those that have ended meanwhile are forgotten.
+    /// The processes that wait; removes those that have ended meanwhile.
     fn waiting(&self) -> Vec<Detached> {
         let mut inner = self.session.lock();
         inner.members.retain(|it| it.process.alive());
@@ -248,7 +249,7 @@ impl Return<'_> {
         Driver::find(choice, &self.daemon.paths.home)
     }
 
-    /// A worker that has loaded the part of a process, and serves.
+    /// Has a worker load the part of a process, and makes it ready to serve.
     fn ready(
         &self,
         driver: &Driver,
@@ -288,7 +289,7 @@ impl Return<'_> {
             digests: part.digests(),
             pace: self.pace,
             check: LoadCheck::Off,
-            // Its GPUs are those that it had when it was paused. If they are not those of its image, a restore has accepted them.
+            // It gets the GPUs that it had when it was paused. If those differ from its image's, a restore has accepted that.
             ignore_places: true,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
@@ -296,7 +297,7 @@ impl Return<'_> {
         Ok(worker)
     }
 
-    /// Notes down whose these workers are: from here on a daemon that finds the session lets it go on.
+    /// Saves which process each of these workers serves: from here on a next daemon lets the session go on.
     fn note(&self, ready: &[Ready]) -> Result<()> {
         let seconds = self.phases.seconds();
         for (_, worker, _) in ready {
@@ -325,7 +326,7 @@ impl Return<'_> {
             .inspect_err(|_| worker.end())
     }
 
-    /// Lets processes go on with their workers, all at one moment; which could not, and why.
+    /// Lets processes go on with their workers, all at one moment; returns those that could not, with the reason.
     fn run(&self, ready: Vec<Ready>) -> Vec<(Detached, Failure)> {
         let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
         let come = go_on(each_at_once(ready, "attach", |it| self.attach(it)));
@@ -335,7 +336,7 @@ impl Return<'_> {
             .collect()
     }
 
-    /// Brings back as many of these processes as possible; which could not, and why.
+    /// Brings back as many of these processes as possible; returns those that could not, with the reason.
     fn some(
         &self,
         driver: &Driver,
@@ -365,7 +366,7 @@ impl Return<'_> {
         failed
     }
 
-    /// None of the processes goes on.
+    /// Returns the session to its pause, because none of its processes can go on.
     fn back_to_pause(&self, ready: &[Ready], failure: Failure) -> Failure {
         end_all(ready.iter().map(|it| &it.1));
         match park_again(self.session) {
@@ -374,8 +375,8 @@ impl Return<'_> {
         }
     }
 
-    /// Some processes have not come back: if none has, the session is paused as before. Else they are tried once
-    /// more, and told if that is in vain: those that run cannot wait for it.
+    /// Handles processes that have not come back. If none has, the session is paused as before. Otherwise they are tried once
+    /// more, and rejected if that fails, too, because the processes that run cannot wait for them.
     fn recover(
         &self,
         failed: Vec<(Detached, Failure)>,
@@ -418,13 +419,13 @@ impl Return<'_> {
     }
 }
 
-/// Whether a process waits for a summons, or does so soon.
+/// Whether a process waits to be woken, or does so soon.
 pub fn waits(detached: Detached) -> bool {
     let look = || match wake::waits(detached.process.pid, detached.wake_block) {
         Some(true) => Some(true),
         _ if !detached.process.alive() => Some(false),
         _ => None,
     };
-    // Polled: it says so in its own memory, and has no connection.
+    // Polled: the process has no connection, and reports that only in its own memory.
     wait::until(PARKED_TIME, LOOK, look).unwrap_or(false)
 }

@@ -1,5 +1,5 @@
-//! The thread that keeps the pool as its limits say, and those in which workers are made and ended: a driver takes its time
-//! for both.
+//! The thread that keeps the pool within its limits, and the threads in which workers are made and ended, because a driver is
+//! slow at both.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn turns(pool: &Arc<Pool>) {
     }
 }
 
-/// What to end and what to make, when there is something; none when the pool is closed.
+/// Waits for work: the workers to end and the kind to make. `None` when the pool is closed.
 fn next(pool: &Pool) -> Option<(Vec<Arc<Worker>>, Option<Kind>)> {
     let mut shelf = pool.shelf.lock();
     loop {
@@ -101,17 +101,17 @@ fn failed(pool: &Pool, kind: &Kind, why: &str) {
     );
 }
 
-/// The image cannot be loaded ahead: its restore says why. None is made before the next one.
+/// Notes that the image cannot be preloaded; its restore reports why. No worker is preloaded for it before that.
 fn unfit(pool: &Pool, kind: &Kind, image: &Path, why: &str) {
     pool.shelf.lock().unfit(kind);
     pool.changed.notify_all();
     warn!("no worker waits for the image `{}`: {why}", image.display());
 }
 
-/// From here on a session can have it.
+/// Puts a worker on the shelf, from which a session can take it.
 fn put(pool: &Arc<Pool>, kind: &Kind, worker: &Arc<Worker>) {
     let (weak, process) = (Arc::downgrade(pool), worker.process);
-    // Before a session can have it, which watches it by itself.
+    // Set before a session can take the worker, because the session sets its own watcher.
     worker.watch(move |reason| lost(&weak, process, &reason));
     let put = {
         let mut shelf = pool.shelf.lock();
@@ -123,12 +123,12 @@ fn put(pool: &Arc<Pool>, kind: &Kind, worker: &Arc<Worker>) {
         return;
     }
     if let Some(reason) = worker.lost() {
-        // It was lost before it was there to be found.
+        // It was lost before it was on the shelf.
         lost(&Arc::downgrade(pool), process, &reason);
     }
 }
 
-/// A worker has ended by itself.
+/// Notes that a worker has ended by itself.
 fn lost(pool: &Weak<Pool>, process: ProcessId, reason: &str) {
     let Some(pool) = pool.upgrade() else { return };
     let died = {
@@ -144,7 +144,7 @@ fn lost(pool: &Weak<Pool>, process: ProcessId, reason: &str) {
     );
 }
 
-/// The part of an image is loaded ahead, as far as it takes no memory of its program.
+/// Has a worker preload the part of an image, without the program's memory.
 fn preload(worker: &Worker, image: &Preload) -> Result<()> {
     let request = ToWorker::Preload {
         store: image.store.clone(),
@@ -160,7 +160,7 @@ fn preload(worker: &Worker, image: &Preload) -> Result<()> {
     }
 }
 
-/// Until the worker has registered the packs of images in memory, from which the data comes at the link's rate, or cannot.
+/// Waits until the worker has registered the packs of the memory tier, whose data comes at the link's rate, or cannot.
 fn await_tier(pool: &Pool, kind: &Kind, worker: &Worker) {
     let Some(tier) = &pool.tier else { return };
     let until = Instant::now() + OPEN_TIME;

@@ -1,7 +1,7 @@
-//! Workers made ahead, so that a session does not wait for a driver to start, or a restore for it to load modules.
+//! The pool of spare workers, so that a session does not wait for a driver to start, nor a restore for it to load modules.
 //!
-//! `shelf` says what is kept and what is to be made, `keeper` makes and ends it, `show` tells of it. A worker of the pool is
-//! given to one session and never comes back; one that ends while it waits is replaced, and no other notices.
+//! `shelf` decides which workers to keep and to make, `keeper` makes and ends them, `show` describes them to users. A worker of
+//! the pool is given to one session and never returns. One that ends while it waits is replaced.
 
 mod ending;
 mod keeper;
@@ -29,7 +29,7 @@ use crate::worker::{self, OPEN_TIME, Variables, Worker};
 const USUAL: usize = 1;
 /// How many are kept for each process of an image, if no setting says so.
 const USUAL_PRELOADED: usize = 1;
-/// Of an image with more processes so many have workers that wait.
+/// The most processes of one image that have preloaded workers.
 const MOST_PARTS: usize = 4;
 /// How long one waits, if no setting says so.
 const USUAL_IDLE: u64 = 3600;
@@ -45,16 +45,16 @@ pub struct Pool {
     changed: Condvar,
 }
 
-/// What a worker must have been started with.
+/// The properties with which a worker must have been started.
 #[derive(Clone, PartialEq, Eq)]
 struct Kind {
     driver: Driver,
     variables: Variables,
-    /// What it has loaded ahead.
+    /// The part of an image that it has preloaded.
     image: Option<Preload>,
 }
 
-/// The part of an image that a process takes, whose modules a worker may load ahead.
+/// The part of an image for one process, whose modules a worker may preload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preload {
     /// The image itself.
@@ -63,7 +63,7 @@ pub struct Preload {
     pub part: PathBuf,
     /// Its chunk store's folder.
     pub store: PathBuf,
-    /// What the part's files are.
+    /// The digests of the part's files.
     pub digests: ImageDigests,
 }
 

@@ -1,4 +1,4 @@
-//! Which workers the pool has of each kind, and what is to be done next. No processes, no threads, no clock.
+//! Keeps which workers the pool has of each kind, and decides what to do next. Pure bookkeeping: no processes, threads or clock.
 //!
 //! ```text
 //!             want              begin            made            take

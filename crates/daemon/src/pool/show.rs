@@ -1,4 +1,4 @@
-//! The pool as users see it.
+//! Describes the pool to users.
 
 use std::path::PathBuf;
 use std::sync::Arc;

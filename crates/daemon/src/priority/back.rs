@@ -1,4 +1,4 @@
-//! The way back: sessions that have yielded are resumed when there is memory for them, those of most priority first.
+//! Resumes sessions that have yielded, when there is memory for them, those of highest priority first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Making room: workers that wait are ended, then sessions of lower priority are paused, the least first, until the one that asks
-//! has its memory.
+//! Makes room for a session: ends spare workers, then pauses sessions of lower priority, the lowest first, until the session that
+//! asks has its memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ use crate::priority::yielded::Yielded;
 use crate::session::Session;
 use crate::worker::Variables;
 
-/// How soon it is looked again at sessions that are being stopped or started just now.
+/// How soon to look again at sessions that are just being stopped or started.
 const TURN: Duration = Duration::from_millis(100);
-/// What a start is taken to need at least: a context.
+/// The least memory that a start needs: a context.
 const CONTEXT: u64 = 1 << 30;
 
-/// Who lacks how much memory of what.
+/// The device memory that a session lacks.
 #[derive(Debug, Clone)]
 pub struct Need {
     /// The session's name, for users.

@@ -12,7 +12,7 @@ const USUAL_WAIT: u64 = 60;
 /// How long a session is left as it is, if no setting says so.
 const USUAL_REST: u64 = 10;
 
-/// A session is paused for another one, which has more priority.
+/// Why a session is paused: for another one of higher priority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Yielded {
     /// The other one's name.
@@ -21,7 +21,7 @@ pub struct Yielded {
     pub since: u64,
 }
 
-/// Sees to it that one session at a time is paused or resumed for the sake of priorities.
+/// Lets one thread at a time pause or resume sessions by priority.
 pub struct Priorities {
     /// How long an allocation waits for room.
     pub wait: Duration,
@@ -30,7 +30,7 @@ pub struct Priorities {
     turn: Mutex<()>,
     /// Sessions that wait for room.
     asking: AtomicUsize,
-    /// When room was made last.
+    /// When room was last made.
     last: Mutex<Option<Instant>>,
     changes: Mutex<u64>,
     changed: Condvar,
@@ -40,7 +40,7 @@ pub struct Priorities {
 pub struct Asking<'a>(&'a Priorities);
 
 impl Priorities {
-    /// As the settings say.
+    /// From the settings.
     pub fn from_env() -> Self {
         let seconds = |name, usual| {
             let set = settings::number(name).ok().flatten();

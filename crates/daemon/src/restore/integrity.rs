@@ -1,4 +1,4 @@
-//! Whether an image is what was written, before anything runs from it.
+//! Checks that an image is as it was written, before a program runs from it.
 //!
 //! | file | checked |
 //! | --- | --- |
@@ -40,11 +40,11 @@ const MEMORY: &str = "host/mm-";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Late(Vec<FileRecord>);
 
-/// Checks that the image has the files that a restore of such a program needs, and no others, and hashes those that must
-/// be right before a process is made; the rest is for [`Late::check`], and for the worker.
+/// Checks that the image has exactly the files that a restore of such a program needs, and hashes those that have to be
+/// checked before a process is made. [`Late::check`] and the worker check the others.
 ///
 /// # Errors
-/// `Damaged`, naming the first file that is not what was written.
+/// `Damaged`, naming the first file that is not as it was written.
 pub fn check_first(image: &Image, record: &Record) -> Result<Late> {
     let places = record.places();
     let files_of = |it: &Place| [STATE, CHUNKS].map(|name| it.file(name));
@@ -71,7 +71,7 @@ pub fn check_first(image: &Image, record: &Record) -> Result<Late> {
 }
 
 impl Late {
-    /// Hashes the files that are not known, which are known then.
+    /// Hashes the files that are not in `known`, and adds them to it.
     ///
     /// # Errors
     /// As [`check_first`].

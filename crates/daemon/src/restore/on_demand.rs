@@ -1,4 +1,4 @@
-//! Restores whose data comes while the program runs: how far each worker is, and whether all of it has come.
+//! Follows on-demand restores, whose data comes while the program runs: how far each worker is, and when all data is present.
 //!
 //! ```text
 //!  Coming ─┬─► Complete
@@ -19,7 +19,7 @@ use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// How long a checkpoint waits for the data of an earlier restore.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
-/// Between two questions to the worker, at first and later.
+/// The time between two questions to the worker, at first and later.
 const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
 fn ask(worker: &Worker) -> Result<Restoring> {
@@ -45,7 +45,7 @@ fn arrival(restoring: &Restoring, stand: ArrivalStand, start: f64) -> Arrival {
     }
 }
 
-/// Why data was used too early, as well as it is known.
+/// The reason why data was used before it was present, as far as it is known.
 fn misuse(misses: &[Miss], otherwise: String) -> String {
     let Some(miss) = misses.first() else {
         return otherwise;
@@ -60,13 +60,13 @@ fn misuse(misses: &[Miss], otherwise: String) -> String {
     )
 }
 
-/// What a program has done that has written to memory which other sessions have; the driver has said `why`.
+/// The reason for a rollback after a write to common memory, with the driver's error `why`.
 pub(crate) fn wrote_common(why: &str) -> String {
     format!("it wrote to memory that other sessions have, too ({why})")
 }
 
-/// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
-/// leads to a rollback; in a session that was `resumed` it cannot.
+/// Notes that data of `session` is coming, if so; its restore began `seconds` ago. From here on a failure leads to a rollback,
+/// unless the session was `resumed`.
 ///
 /// # Errors
 /// The worker does not answer.
@@ -98,7 +98,7 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Returns when everything is there or the session is over; fails with the reason for a rollback, where there is a way back.
+/// Returns when all data is present or the session has ended. Fails with the reason for a rollback, if one is possible.
 pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -119,14 +119,14 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
             return Ok(());
         }
         let turn = TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))];
-        // A worker does not say by itself how far it is. The loss of the first ends the pause.
+        // A worker reports its progress only when asked. The loss of the first worker ends the pause.
         if let Some(worker) = workers.first() {
             worker.pause(turn);
         }
     }
 }
 
-/// Asks how far a worker is; true if it brings nothing any more.
+/// Asks a worker for its progress; true if no more data comes from it.
 fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
     let restoring = ask(worker).map_err(|failure| failure.message)?;
     let mut inner = session.lock();
@@ -168,7 +168,7 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
     Ok(stand == ArrivalStand::Complete)
 }
 
-/// Waits until the data of an earlier restore is there.
+/// Waits until the data of an earlier restore is present.
 ///
 /// # Errors
 /// `Locked` when it takes too long.

@@ -1,11 +1,11 @@
-//! Rolling back: a restored program that met a mis-speculation starts again from its image, with all data read first.
+//! Rolls back a restored program that met a mis-speculation: starts it again from its image, with all data read first.
 //!
 //! ```text
 //!  RollingBack: the program is ended, its log cut back, everything read, the program started again ─┬─► RolledBack
 //!                                                                                                   └─► Exited, with the failure
 //! ```
-//! A program is rolled back once: the second time all data is present before it runs. Where the daemon dies meanwhile, the
-//! next one goes on ([`start_again`]).
+//! A program is rolled back at most once, because all data is then present before it runs. If the daemon dies meanwhile, the
+//! next daemon continues the rollback ([`start_again`]).
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::restore::on_demand::{watch, wrote_common};
 use crate::restore::{How, Source};
 use crate::session::{EXIT_FILE, Member, Session};
 
-/// How long the end of a program that is rolled back may take.
+/// How long a program that is rolled back may take to end.
 const END_TIME: Duration = Duration::from_secs(15);
 
-/// Looks after a restored session until its data is there; then the next spare worker is made.
+/// Watches a restored session until its data is present; then has the next spare worker made.
 pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let first = {
         let inner = session.lock();
@@ -66,20 +66,20 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
         .name("restore-watch".into())
         .spawn(work);
     if spawned.is_err() {
-        // Unwatched it is only reported as coming for ever; the worker goes on.
+        // Without a watch the worker goes on; the session is only reported as still loading for ever.
         session.lock().note = Some("its restore is not looked after: no thread".into());
     }
 }
 
-/// What an image's next restore needs is kept in memory from now on, where that is asked for.
+/// From now on the cache, if there is one, keeps the data for the image's next restore in memory.
 fn used(source: &Source) {
     if let Some(cache) = &source.daemon.cache {
         cache.used(source.image.dir());
     }
 }
 
-/// A session with memory in common with others starts again from its image, too, when its program writes there unforeseen,
-/// however long after its data has come.
+/// Watches for mis-speculations that write to common memory. The session then starts again from its image, however long after
+/// its data has come.
 fn watch_common(source: &Arc<Source>, session: &Arc<Session>) {
     let workers = session.lock().workers();
     for worker in workers {
@@ -89,7 +89,7 @@ fn watch_common(source: &Arc<Source>, session: &Arc<Session>) {
                 return;
             };
             let again = move || start_over(&source, &session, &wrote_common(&reason));
-            // Without a thread the program waits, and its worker gives it up.
+            // If no thread can be started, the program waits, and its worker gives it up.
             let _ = std::thread::Builder::new()
                 .name("rollback".into())
                 .spawn(again);
@@ -100,7 +100,7 @@ fn watch_common(source: &Arc<Source>, session: &Arc<Session>) {
 
 fn start_over(source: &Source, session: &Arc<Session>, reason: &str) {
     {
-        // A checkpoint that is under way fails by itself: its worker has no context any more.
+        // A checkpoint under way fails by itself, because its worker no longer has a context.
         let _busy = session.busy.lock();
         let mut inner = session.lock();
         let runs = inner.state == SessionState::Running && !inner.has_ended();
@@ -127,7 +127,7 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
         inner.note = Some(format!("being rolled back: {reason}"));
         inner.again = Some(reason.to_owned());
         inner.former = inner.init.take();
-        // The next daemon is to end the workers, should this one not come to it.
+        // If this daemon dies before it ends the workers, the next one does.
         inner.loading = inner
             .members
             .iter()
@@ -147,7 +147,7 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
     fill_again(source, session, reason);
 }
 
-/// Goes on with what another daemon has begun by [`roll_back`].
+/// Continues a rollback that an earlier daemon has begun by [`roll_back`].
 pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: &str) {
     warn!(session = %session.name, "`{}` is rolled back: {reason}", session.name);
     let _busy = session.busy.lock();
@@ -197,7 +197,7 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
             }
             let lost = inner.workers().iter().find_map(|worker| worker.lost());
             drop(inner);
-            // Nobody was told while it could still have been rolled back.
+            // The loss was not reported as long as a rollback was possible.
             if let Some(reason) = lost {
                 session.worker_lost(&reason);
             }
@@ -224,7 +224,7 @@ fn give_up(session: &Session, reason: &str, failure: Failure) {
     session.ended(None);
 }
 
-/// Makes the session's folder as it was before the program ran from the image.
+/// Returns the session's folder to its state before the program was restored from the image.
 fn clean(source: &Source, session: &Session) -> Result<()> {
     let what = || format!("cannot clean the folder `{}`", session.dir.display());
     remove_folder(&work_folder(&session.dir))?;
@@ -234,7 +234,7 @@ fn clean(source: &Source, session: &Session) -> Result<()> {
         }
         _ => {}
     }
-    // `fill` writes the image's log over what is left.
+    // `fill` then writes the image's log over this file.
     OpenOptions::new()
         .write(true)
         .open(session.log())

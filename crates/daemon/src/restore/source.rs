@@ -1,4 +1,4 @@
-//! What a restore starts from, checked, and how the processes of a session are made from it.
+//! Opens and checks the image for a restore, and makes the processes of a session from it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,20 +38,20 @@ use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
 use crate::worker::{Variables, Worker, variables_of};
 
-/// How an image is brought back.
+/// How an image is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct How {
-    /// Host memory comes when it is touched.
+    /// Whether host memory is brought on demand.
     pub lazy: bool,
-    /// When device data is there.
+    /// When device data is read: before the program runs, or on demand.
     pub pace: Pace,
 }
 
-/// What is restored, checked.
+/// A checked image, with everything that a restore of it needs.
 pub(crate) struct Source {
     pub daemon: Arc<Daemon>,
     pub image: Image,
-    /// Until all data is there the program may have to start again from it, and it is not removed.
+    /// Keeps the image from being removed until all data is present, because the program may have to start again from it.
     held: Mutex<Option<Held>>,
     pub record: Record,
     places: Vec<Place>,
@@ -59,22 +59,22 @@ pub(crate) struct Source {
     driver: Option<Driver>,
     pub(super) device: DeviceChoice,
     replaced: Vec<ChangedFile>,
-    /// The number of the pipe that was the program's input, and the one that takes its place. Kept as long as the program
-    /// may be taken back to the image.
+    /// The number of the pipe that was the program's input, and the pipe that replaces it. Kept as long as the program may be
+    /// rolled back to the image.
     pub(super) input: Option<(u32, OwnedFd)>,
-    /// What has not been checked yet when the processes are made.
+    /// Files that are checked only while the processes are made.
     late: Late,
     check: LoadCheck,
     ignore_places: bool,
     pub(super) own_network: bool,
     pub(super) priority: i32,
-    /// What its workers find in their environment.
+    /// Environment variables of its workers.
     pub(super) variables: Variables,
-    /// The GPUs that it gets in the place of those that its programs name.
+    /// The GPUs that replace those that the program names (`--gpus`).
     pub(super) gpus: Option<String>,
-    /// Whether another daemon has restored the session that came from it.
+    /// Whether the session from this image was restored by an earlier daemon.
     found: bool,
-    /// What brings the GPU side back of a program that Fermata has not started.
+    /// For the image of a foreign program: restores its GPU state by the driver.
     pub(super) foreign: Option<Returning>,
 }
 
@@ -161,15 +161,15 @@ impl Source {
         })
     }
 
-    /// All data is there: the image may be removed.
+    /// Releases the image once all data is present; from then on it may be removed.
     pub(crate) fn let_go(&self) {
         *self.held.lock() = None;
     }
 
-    /// The image is needed once more, and must still be the one it was.
+    /// Holds the image once more, which must still be the same.
     ///
     /// # Errors
-    /// It is gone, or another one is in its place.
+    /// The image has been removed or replaced.
     pub(crate) fn hold_again(&self) -> Result<()> {
         let mut held = self.held.lock();
         if held.is_none() {
@@ -185,7 +185,7 @@ impl Source {
         Ok(())
     }
 
-    /// What a session came from that another daemon has restored.
+    /// The source of a session that an earlier daemon has restored.
     ///
     /// # Errors
     /// The image is gone or damaged, or this host lacks something.
@@ -204,7 +204,7 @@ impl Source {
             check: LoadCheck::Off,
             ignore_changed_files: true,
             ignore_places: true,
-            // What the session came from was trusted then.
+            // The image was trusted when the session was restored.
             trust_owner: true,
             own_network: session.own_network,
             leased: false,
@@ -216,13 +216,13 @@ impl Source {
         Ok(source)
     }
 
-    /// Whether a session from it may have device memory in common with others. What another daemon's sessions have, only their
-    /// workers know.
+    /// Whether a session from this image may use common memory. For the session of an earlier daemon only its workers know, so the
+    /// answer is yes.
     pub(super) fn may_share(&self) -> bool {
         self.found || self.daemon.commons.are_on()
     }
 
-    /// Makes the program of a session that has none.
+    /// Restores the program into a session that has none.
     ///
     /// # Errors
     /// The reason; processes that were started may have to be ended with the session.
@@ -265,7 +265,7 @@ impl Source {
             let served = workers.into_iter().flatten().map(joined);
             (served.collect::<Vec<_>>(), settled)
         });
-        // The workers must be ended if anything else has failed, and the namespace likewise.
+        // If any part has failed, both the workers and the namespace must be ended.
         let (mut workers, mut failed) = (Vec::new(), None);
         for one in served {
             match one {
@@ -279,7 +279,7 @@ impl Source {
             (failed, settled) => {
                 served.iter().for_each(|(worker, _)| worker.end());
                 return Err(match (failed, settled) {
-                    // Its worker goes with a process, which says less.
+                    // If a process has ended, its worker has ended for that reason, and its own failure is less precise.
                     (_, Ok(processes)) if processes.contains(&None) => has_ended(),
                     (Some(failure), _) | (None, Err(failure)) => failure,
                     (None, Ok(_)) => has_ended(),
@@ -322,7 +322,7 @@ impl Source {
             session.set_state(SessionState::Running);
             Ok(())
         });
-        // Starting a driver takes from the rate at which data comes: see `rollback::follow`.
+        // Starting a driver slows the transfer of data, so this waits until all has come: see `rollback::follow`.
         if let (Some(worker), true) = (
             workers.first(),
             attached.is_err() || !session.lock().rolls_back(),
@@ -335,15 +335,15 @@ impl Source {
         Ok(())
     }
 
-    /// The pool makes workers for what comes next: a program that is started, or another restore of this image.
+    /// Has the pool make workers for the next program, and preloaded workers for the next restore of this image.
     pub(super) fn refill(&self, driver: &Driver) {
         let variables = self.variables_of(driver, self.places.first());
         let pool = &self.daemon.pool;
         pool.refill_for(driver, &variables, self.parts(driver));
     }
 
-    /// Has workers wait for a restore of this image, each with the modules of one of its processes: how many there are when all are
-    /// ready that are kept, and how many are kept. Files that restores read whole are read, and known from then on.
+    /// Has preloaded workers made for this image. Returns how many there are once all that are kept are ready, and how many are
+    /// kept. Also reads the files that restores read whole, which are known from then on.
     ///
     /// # Errors
     /// A file is damaged.
@@ -358,12 +358,12 @@ impl Source {
         })
     }
 
-    /// The folder of the chunk store that its data is in.
+    /// The folder of the store that has its chunks.
     pub(crate) fn store(&self) -> &Path {
         &self.store
     }
 
-    /// The parts of the image that workers of the pool may load, with what they are started with.
+    /// The parts of the image that workers may preload, with the environment variables of these workers.
     fn parts(&self, driver: &Driver) -> Vec<(Variables, Preload)> {
         let places = self.places.iter();
         let fit = places.filter(|it| pool::may_wait(driver, it.agent.kernels_first));
@@ -371,13 +371,13 @@ impl Source {
         fit.map(part).collect()
     }
 
-    /// What the worker of a process is started with.
+    /// Environment variables of the worker of a process.
     fn variables_of(&self, driver: &Driver, place: Option<&Place>) -> Variables {
         let visible = place.and_then(|it| it.agent.visible.as_ref());
         variables_of_process(&self.variables, self.gpus.as_deref(), driver.soft, visible)
     }
 
-    /// What a worker of the pool may load ahead for this process.
+    /// The part of the image that a worker may preload for this process.
     fn preload(&self, place: &Place) -> Preload {
         Preload {
             image: self.image.dir().to_owned(),
@@ -387,7 +387,7 @@ impl Source {
         }
     }
 
-    /// A worker that has loaded the part of a process, and serves before the process is there.
+    /// Has a worker load the part of a process, and serve before the process exists.
     fn serve(
         &self,
         session: &Arc<Session>,
@@ -400,7 +400,7 @@ impl Source {
         let load = || self.device(session, driver, place, how.pace, phases, report);
         let worker = phases.time("device", load)?;
         session.loads(worker.process);
-        // While CRIU is at work: the program will find a worker that serves.
+        // Done while CRIU restores the process, which then finds a worker that is ready.
         let ends = phases.time("attach", || offer(session, &worker));
         let ends = ends.inspect_err(|_| worker.end())?;
         Ok((worker, ends))
@@ -428,8 +428,8 @@ impl Source {
         }
     }
 
-    /// Collects the program's status from now on, if it and its image are sound; the answer is its processes that have
-    /// an agent, as far as they are there.
+    /// Watches the restored program from now on, if it and its image are sound. Returns its processes that have an agent; `None`
+    /// for one that does not exist.
     fn settle(
         &self,
         session: &Arc<Session>,
@@ -450,7 +450,7 @@ impl Source {
                 let _ = namespace.wait();
                 Err(failure)
             }
-            // What CRIU says of a damaged image is of less use than that it is damaged.
+            // That the image is damaged is more useful to the user than CRIU's error about it.
             (Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         }
     }
@@ -475,7 +475,7 @@ impl Source {
             work: namespace::work_folder(&session.dir),
             root: self.record.root,
             log: session.log(),
-            // A program that Fermata has not started has its own.
+            // A foreign program has a log of its own.
             old_log: Some(self.record.log.clone()).filter(|it| it.is_absolute()),
             replaced: self.replaced.clone(),
             nameless: nameless.to_vec(),
@@ -487,14 +487,14 @@ impl Source {
             exit_file: session.dir.join(EXIT_FILE),
             agents: self.daemon.agent_socket(),
         };
-        // A dump that cannot be read is CRIU's to name.
+        // If the dump cannot be read, CRIU reports it.
         if !self.own_network
             && let Ok(listening) = dumped::listening(&self.image.host())
         {
             lingering::forget(&listening);
         }
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
-            // The session's folder goes; what CRIU said stays.
+            // The session's folder is removed; CRIU's log is kept.
             let said = image.work.join(RESTORE_LOG);
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
@@ -505,7 +505,7 @@ impl Source {
             reuse::allow(&proc::tree(namespace.root.pid));
         }
         if let Some(foreign) = &self.foreign {
-            // Not kept yet: when this daemon ends, the namespace does.
+            // Until `keep`, the namespace ends with this daemon.
             let back = phases.time("driver", || {
                 foreign.bring_back(&self.daemon, namespace.init)
             });
@@ -522,7 +522,7 @@ impl Source {
         inner.init = Some(namespace.init);
         inner.root = Some(namespace.root).filter(|it| *it != ProcessId::ENDED);
         drop(inner);
-        // From here on the next daemon finds it, and ends it or goes on with it.
+        // From here on a next daemon finds the session, and ends it or continues with it.
         let noted = session.note_down().and_then(|()| match namespace.keep() {
             // The program runs already, and may have ended by now.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -574,7 +574,7 @@ impl Source {
     }
 }
 
-/// How long the reason of an end may take to be known.
+/// How long the reason of the program's end may take to become known.
 const REASON_TIME: Duration = Duration::from_secs(5);
 
 /// Collects the program's status when it ends.
@@ -606,7 +606,7 @@ fn has_ended() -> Failure {
     fail(FailureKind::Internal, "the restored process has ended")
 }
 
-/// Files of the dump in `host` that have another size now. What the image holds of its own, its log among it, has not.
+/// Files of the dump in `host` that have another size now. Copies in the image, such as the log, are not among them.
 fn changed_files(host: &Path, log: &Path) -> io::Result<Vec<ChangedFile>> {
     let mut files = temporary::list(host)?;
     files.retain(Temporary::is_memory);
@@ -641,7 +641,7 @@ fn changed_failure(file: &ChangedFile) -> Failure {
         .hint("put back the old version, or take it as it is with `--ignore-changed-files`")
 }
 
-/// Adds the fix to reasons of CRIU that users meet.
+/// Adds a hint to errors of CRIU that users often meet.
 fn explain(failure: Failure) -> Failure {
     let message = failure.message.clone();
     if message.contains("bad size") {
@@ -662,11 +662,11 @@ fn explain(failure: Failure) -> Failure {
     failure
 }
 
-/// The folder of the image that the user means.
+/// The folder of the image that the user has named, by path or name.
 pub(crate) fn resolve(daemon: &Daemon, text: &Text) -> Result<PathBuf> {
     let path = text.to_path();
     if let Some(name) = path.file_name() {
-        // Not what is being written, or removed.
+        // Refuses names of images that are being written or removed.
         check_name(&name.to_string_lossy()).map_err(|e| from_store(&e))?;
     }
     if path.components().count() == 1 {

@@ -1,4 +1,4 @@
-//! Serving a request to restore: as many sessions as it asks for, or none.
+//! Serves a request to restore: starts as many sessions as it asks for, or none.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::sys;
 
 /// The most sessions one request may start.
 const MOST_COPIES: u32 = 256;
-/// Host memory of at least so many bytes comes when it is touched; what is less is read in less time than
-/// that takes to set up.
+/// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
+/// userfaultfd.
 const LAZY_BYTES: u64 = 64 << 20;
 
 /// Starts sessions as `request` says.
 ///
 /// # Errors
-/// The reason; then none of them is left.
+/// The reason; no session of the request is left.
 pub fn restore(
     daemon: &Arc<Daemon>,
     request: &Restore,
@@ -64,7 +64,7 @@ pub fn restore(
         true => Pace::Eager,
         false => Pace::Behind(request.order),
     };
-    // The driver reads what it has put there before the program runs.
+    // The driver's own restore of a foreign program reads its data from host memory before the program runs.
     let on_demand = !request.eager && source.foreign.is_none();
     let large = on_demand && page_bytes(&source.image) >= LAZY_BYTES;
     let lazy = large && sys::userfaultfd_permitted();
@@ -158,7 +158,7 @@ fn start(
     }
 }
 
-/// AttachmentEnds what a failed restore has started, and forgets the session.
+/// Ends what a failed restore has started, and removes the session.
 fn discard(daemon: &Daemon, session: &Arc<Session>) {
     if let Some(init) = session.lock().init {
         init.signal(rustix::process::Signal::KILL);

@@ -1,5 +1,5 @@
-//! A daemon that is started inside a session must not belong to it: when the session's program ends, everything that
-//! carries the session's token ends with it, and the workers of all other sessions would carry it too.
+//! Takes a daemon that is started inside a session out of that session. When a session's program ends, all processes with the
+//! session's token end, and without this the daemon and the workers of all other sessions would have the token, too.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,8 +12,8 @@ use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
 
 use crate::run::{ENV_NOTICES, libraries};
 
-/// Begins anew without what a session's environment has beyond the user's, where this process has any of it; then it
-/// does not return.
+/// If this process has the environment of a session, executes itself again without the variables that Fermata has added to it,
+/// and does not return.
 ///
 /// # Errors
 /// This process cannot execute itself.

@@ -1,4 +1,4 @@
-//! The daemon's life: folders, lock, sockets, and a thread for every connection.
+//! Runs the daemon: makes its folders, lock and sockets, and serves each connection in a thread.
 
 mod leave;
 pub mod letters;
@@ -30,7 +30,7 @@ use crate::priority;
 use crate::sys;
 use crate::takeover::returning;
 
-/// Another daemon has the folder, or the last threads of one that was killed still have it.
+/// Another daemon holds the lock of the folder, or the last threads of a killed daemon still hold it.
 #[derive(Debug, thiserror::Error)]
 #[error("another daemon runs in `{}`", .runtime.display())]
 pub struct Taken {
@@ -70,7 +70,7 @@ pub fn serve() -> anyhow::Result<()> {
     let daemon = Daemon::new(paths, executable, log);
     let agents = listen(&daemon.agent_socket())?;
     let workers = listen(&daemon.worker_socket())?;
-    // Last: who finds this one finds the others too.
+    // This socket comes last: a process that finds it finds the others, too.
     let users = listen(&daemon.paths.socket())?;
     let uid = rustix::process::getuid().as_raw();
     // Until the daemon has reloaded its sessions, clients wait in the sockets' backlogs, and none is told that there is none.
@@ -116,7 +116,7 @@ pub fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives the space back, in the background, that images take which a killed daemon has not finished.
+/// Removes, in the background, drafts that a killed daemon has left.
 fn sweep(daemon: &Arc<Daemon>) {
     let daemon = Arc::clone(daemon);
     let work = move || {

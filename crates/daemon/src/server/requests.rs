@@ -1,4 +1,4 @@
-//! Serving users: one connection, one request at a time.
+//! Serves users' connections, on each one request at a time.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -38,7 +38,7 @@ use crate::worker::{Variables, variables_of};
 /// A connection with a user's tool.
 pub type User = Connection<Request, FromDaemon>;
 
-/// How long the end of a killed session is waited for.
+/// How long to wait for the end of a killed session.
 const KILL_TIME: Duration = Duration::from_secs(60);
 /// An idle connection is looked at this often.
 const IDLE: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! A session as users see it: where it stands, and what the daemon and the library in the program have to say.
+//! Describes a session to users: its state, and the notes of the daemon and of the library in the program.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ const NOTICES: &str = "notices";
 const NOTICE_BYTES: u64 = 4096;
 
 impl Session {
-    /// As users see it.
+    /// The session as users see it.
     pub fn describe(&self) -> user::Session {
         let inner = self.lock();
         let workers: Vec<_> = inner.members.iter().filter_map(described).collect();
@@ -58,7 +58,7 @@ impl Session {
     fn note(&self, inner: &Inner) -> Option<String> {
         let mut text = String::new();
         if let Ok(file) = File::open(self.notices()) {
-            // What is not text is not shown.
+            // Messages that are not UTF-8 are not shown.
             let _ = file.take(NOTICE_BYTES).read_to_string(&mut text);
         }
         let lines = inner.note.iter().map(String::as_str).chain(text.lines());

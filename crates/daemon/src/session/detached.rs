@@ -1,10 +1,10 @@
-//! Where a parked process waits, which has no connection.
+//! The place where a parked process waits without a connection.
 
 use serde::{Deserialize, Serialize};
 
 use crate::proc::ProcessId;
 
-/// A detached program that must be brought back.
+/// A detached process that has to be brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detached {
     /// The process with the agent.

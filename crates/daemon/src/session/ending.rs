@@ -1,8 +1,7 @@
 //! How a session ends: signals to its program, the end of its agent or its processes, and the wait for it.
 //!
-//! What a rollback brings back has not ended: an end that comes while data is still coming counts only once it is
-//! known that no rollback follows. No process of a session is to outlive it, but a worker that still finishes an image; nor
-//! is what a pause has put aside.
+//! If the program ends while its data is still coming, that counts only once it is known that no rollback follows. No process
+//! of a session outlives it, except a worker that still finishes an image. The entry of a pause is removed, too.
 
 use std::fs;
 use std::sync::Arc;
@@ -22,28 +21,28 @@ use crate::worker::Worker;
 
 /// How long a signal waits for a program that is being rolled back.
 const ROLLBACK_TIME: Duration = Duration::from_secs(60);
-/// How long a worker takes from letting go of its program to its end, and from its last data to being asked for that, on
-/// a busy machine.
+/// How long a worker takes from releasing its program to its end, and from its last data until the daemon asks for its
+/// progress, on a busy machine.
 const LOSS_TIME: Duration = Duration::from_secs(1);
 /// How long the end of a worker may take to be noticed.
 const NOTICE_TIME: Duration = Duration::from_secs(60);
-/// How often it is looked which of worker and program has ended.
+/// How often the daemon looks which of worker and program has ended.
 const TURN: Duration = Duration::from_millis(5);
 /// How long processes may take to go once they are killed.
 const END_TIME: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// The agent's connection has ended: its process has, or uses CUDA no more. Of one that is parked that says nothing.
+    /// Notes that an agent's connection has ended: its process has ended or no longer uses CUDA, unless it is parked.
     pub fn agent_gone(&self, process: ProcessId) {
         self.part_from(process, |member| member.agent.is_none());
     }
 
-    /// A process has ended, parked or not.
+    /// Notes that a process has ended, parked or not.
     pub fn process_gone(&self, process: ProcessId) {
         self.part_from(process, |_| false);
     }
 
-    /// A process is of the session no longer, unless `stays` says otherwise, nor is its worker.
+    /// Removes a process and its worker from the session, unless `stays` is true.
     fn part_from(&self, process: ProcessId, stays: impl Fn(&Member) -> bool) {
         let other = |inner: &Inner| {
             let member = inner.members.iter().find(|it| it.process == process);
@@ -54,7 +53,7 @@ impl Session {
         };
         let at = inner.members.iter().position(|it| it.process == process);
         let worker = at.and_then(|at| inner.members.remove(at).worker);
-        // Nobody needs the data that is still coming for it.
+        // Data that is still coming for it is not needed.
         let is_coming = inner.is_coming();
         if let (true, Some(worker), Some(behind)) = (is_coming, &worker, &mut inner.behind) {
             behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
@@ -65,7 +64,7 @@ impl Session {
         let worker = worker.and_then(|worker| self.part_with(worker, &mut inner));
         let lost = |worker: Arc<Worker>| worker.lost().is_some();
         if inner.state == SessionState::Lost && !inner.workers().into_iter().any(lost) {
-            // What was lost was that process's.
+            // The lost worker belonged to that process.
             inner.state = SessionState::Running;
             inner.note = None;
         }
@@ -76,8 +75,8 @@ impl Session {
         self.save();
     }
 
-    /// The tree below `init`, process 1 of a restored program's namespace, has ended. It may have been taken
-    /// back, or be about to be: then the session goes on.
+    /// Notes that the tree below `init`, process 1 of a restored program's namespace, has ended. If it is rolled back, the
+    /// session goes on.
     pub fn tree_ended(&self, init: ProcessId, status: Option<i32>) {
         if let Some(inner) = self.unless_lost(|inner| inner.init != Some(init)) {
             drop(inner);
@@ -85,8 +84,8 @@ impl Session {
         }
     }
 
-    /// What changes, locked, unless `other` holds, or the worker was lost while data was coming. Which of
-    /// worker and program was first to end may take a moment to be known.
+    /// Locks the part that changes; `None` if `other` holds, or a worker was lost while data was coming. It may take a moment
+    /// until it is known whether the worker or the program has ended first.
     fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<Locked<'_>> {
         let begun = Instant::now();
         loop {
@@ -107,7 +106,7 @@ impl Session {
         }
     }
 
-    /// The program has ended: ends everything else of the session.
+    /// Notes that the program has ended, and ends everything else of the session.
     pub fn ended(&self, status: Option<i32>) {
         let mut inner = self.lock();
         inner.ending = true;
@@ -134,7 +133,7 @@ impl Session {
         }
         self.kill_marked(&token);
         let entry = self.lock().entry.clone();
-        // What cannot be removed is noted down still, for the next daemon.
+        // An entry that cannot be removed stays recorded, for the next daemon.
         let kept = entry.filter(|entry| entry.remove().is_err());
         let mut inner = self.lock();
         inner.entry = kept;
@@ -146,8 +145,8 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Ends workers of another daemon that a paused session has no use for, and waits until they are gone: what they share with each
-    /// other is not to be found by those that come after them.
+    /// Ends workers of an earlier daemon that a paused session does not need, and waits until they are gone, so that later workers
+    /// do not find what these share with each other.
     pub fn end_workers(&self) {
         let workers: Vec<ProcessId> = {
             let mut inner = self.lock();
@@ -175,7 +174,7 @@ impl Session {
         self.save();
     }
 
-    /// A worker without a process, which is to be ended; none if it still has an image to finish.
+    /// The worker of an ended process, for the caller to end; `None` if it still has an image to finish.
     fn part_with(&self, worker: Arc<Worker>, inner: &mut Inner) -> Option<Arc<Worker>> {
         if inner.killed || !self.checkpointing.load(Ordering::Acquire) {
             return Some(worker);
@@ -184,7 +183,7 @@ impl Session {
         None
     }
 
-    /// No image is taken any more.
+    /// Notes that a checkpoint has ended, and ends the workers that were kept for it.
     pub fn checkpoint_is_over(&self) {
         let leftover = {
             let mut inner = self.lock();
@@ -235,7 +234,7 @@ impl Session {
         let (root, init) = {
             let mut inner = self.lock();
             if is_missing(&inner) {
-                // The restore ends it, as soon as there is something to end.
+                // The restore ends the program, as soon as it exists.
                 inner.killed = true;
                 return Ok(());
             }
@@ -267,10 +266,10 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses to go on with a program that was killed before it was there.
+    /// Refuses to go on with a program that was killed before it existed.
     ///
     /// # Errors
-    /// `NotFound`, when it was.
+    /// `NotFound` if it was killed.
     pub fn check_wanted(&self) -> Result<()> {
         if !self.lock().killed {
             return Ok(());

@@ -1,8 +1,7 @@
-//! A process of a session that uses CUDA: its agent, its worker, and where they stand.
+//! A member: a process of a session that uses CUDA, with its agent and its worker.
 //!
-//! A session has none until a process of it makes its first CUDA call, and one for each process that has. A member is
-//! named by its process; its worker may be there before its agent (a restore), and its agent may be gone while its
-//! worker is still there (a program that is parked).
+//! A session has a member for each process that has made a CUDA call. A member is identified by its process. Its worker may
+//! exist before its agent (in a restore), and its agent may be disconnected while its worker still exists (of a parked program).
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -26,16 +25,16 @@ pub struct Member {
     pub worker: Option<Arc<Worker>>,
     /// Where it waits, if it is parked without any connection.
     pub detached: Option<Detached>,
-    /// Where its agent is to go that is waited for.
+    /// Receives its agent's next connection, while a thread waits for that.
     pub expected: Option<SyncSender<Arrival>>,
-    /// What of it has come back after another daemon's end.
+    /// The parts of it that have come back after the end of an earlier daemon.
     pub returned: Returned,
     /// Which GPUs it is to see, if it has said that.
     pub visible: Option<Visible>,
     worker_seen: Option<ProcessId>,
 }
 
-/// What of a member has come back to this daemon after the end of the last one.
+/// The parts of a member that have come back to this daemon after the end of the last one.
 #[derive(Default)]
 pub struct Returned {
     /// The agent.
@@ -44,7 +43,7 @@ pub struct Returned {
     pub worker: Option<Arc<Worker>>,
 }
 
-/// What of a member outlives its daemon.
+/// The record of a member, which outlives the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberMeta {
     /// The process.
@@ -81,7 +80,7 @@ impl Member {
         }
     }
 
-    /// As another daemon has noted it down; none if its process has ended.
+    /// The member from an earlier daemon's record; `None` if its process has ended.
     pub(super) fn found(meta: MemberMeta) -> Option<Self> {
         let member = Self {
             detached: meta.detached.filter(|it| it.process.alive()),
@@ -92,7 +91,7 @@ impl Member {
         meta.process.alive().then_some(member)
     }
 
-    /// For the next daemon.
+    /// The record for the next daemon.
     pub(super) fn meta(&self) -> MemberMeta {
         MemberMeta {
             process: self.process,
@@ -118,7 +117,7 @@ impl Member {
         self.worker_seen = Some(worker);
     }
 
-    /// It has neither agent nor worker any more: its process is parked, and its data elsewhere.
+    /// Removes agent and worker: the process is parked, and its data is elsewhere.
     pub fn part(&mut self) {
         (self.agent, self.worker, self.worker_seen) = (None, None, None);
     }
@@ -131,26 +130,26 @@ impl Member {
     }
 }
 
-/// A restore behind a running program.
+/// An on-demand restore or resumption, while the program runs.
 pub struct Behind {
-    /// How it stands as a whole.
+    /// Its state as a whole.
     pub stand: ArrivalStand,
     /// Whether the program was resumed: it cannot start again from an image.
     pub resumed: bool,
-    /// What each worker brings.
+    /// The part of each worker.
     pub parts: Vec<Part>,
 }
 
-/// What one worker brings.
+/// The data that one worker restores.
 pub struct Part {
     /// The worker.
     pub worker: Arc<Worker>,
-    /// How far it is.
+    /// Its progress.
     pub arrival: user::Arrival,
 }
 
 impl Behind {
-    /// How far it is, over all workers; the steps are those of the worker that takes longest.
+    /// The progress over all workers; the steps are those of the worker that takes longest.
     pub fn arrival(&self) -> user::Arrival {
         let arrivals = || self.parts.iter().map(|it| &it.arrival);
         let slowest = arrivals().max_by(|a, b| a.seconds.total_cmp(&b.seconds));

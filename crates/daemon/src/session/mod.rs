@@ -12,8 +12,9 @@
 //!             and ended, not checkpointed
 //! ```
 //!
-//! Here: what a session is, and how its state changes. `member`: a process of it that uses CUDA, with agent and worker.
-//! `ending`: signals, and how it ends. `persist`: what outlives its daemon. `describe`: what users see. `output`: what its program has printed.
+//! This file has the session and its state changes. `member`: a process of it that uses CUDA, with agent and worker.
+//! `ending`: signals, and how it ends. `persist`: its record for the next daemon. `describe`: the session as users see it.
+//! `output`: the output of its program.
 
 mod describe;
 mod detached;
@@ -53,10 +54,10 @@ use crate::priority::yielded::Yielded;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
-/// Name of the file in which `__outer` leaves the status.
+/// Name of the file to which `__outer` writes the program's exit status.
 pub const EXIT_FILE: &str = "exit";
 
-/// A session.
+/// A session: one program under Fermata.
 pub struct Session {
     /// Name, unique among those listed.
     pub name: String,
@@ -70,19 +71,19 @@ pub struct Session {
     pub device: DeviceChoice,
     /// Variables of its workers.
     pub variables: Variables,
-    /// The GPUs that it was given in the place of those that its programs name.
+    /// The GPUs that replace those that its programs name (`--gpus`).
     pub gpus: Option<String>,
     /// The image it came from.
     pub image: Option<PathBuf>,
     /// Whether it has a network of its own.
     pub own_network: bool,
-    /// Those of more priority get device memory from those of less.
+    /// Sessions of higher priority get device memory from those of lower priority, which are paused.
     pub priority: i32,
-    /// Whether it holds the GPU itself, as a program does that Fermata has not started.
+    /// Whether its program is a foreign program, which holds the GPU itself.
     pub foreign: bool,
-    /// Held by checkpoint, attachment and restore.
+    /// Held by one operation at a time: checkpoint, pause, resume, attachment, restore or rollback.
     pub busy: Mutex<()>,
-    /// Whether what holds `busy` is a checkpoint.
+    /// Whether `busy` is held by a checkpoint, pause or resume.
     pub checkpointing: AtomicBool,
     /// How often a process has asked to use CUDA for the first time.
     pub arrivals: AtomicU64,
@@ -94,8 +95,8 @@ pub struct Session {
     changed: Condvar,
 }
 
-/// What changes of a session, locked. Those who wait for a change ([`Session::wait_for`]) look again once it has been
-/// written to; a look of theirs is no change.
+/// The changing part of a session, locked. After it has been written to, threads in [`Session::wait_for`] look again; their
+/// own looks do not count as writes.
 pub struct Locked<'s> {
     inner: MutexGuard<'s, Inner>,
     touched: &'s Condvar,
@@ -125,7 +126,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// What changes.
+/// The part of a session that changes.
 pub struct Inner {
     /// State.
     pub state: SessionState,
@@ -135,15 +136,15 @@ pub struct Inner {
     pub root: Option<ProcessId>,
     /// Process 1 of its namespace, if it was restored.
     pub init: Option<ProcessId>,
-    /// Knows whether pages are still missing, if it was restored.
+    /// Tells whether host memory is still to come, if it was restored.
     pub pages: Option<Pages>,
     /// Its processes that use CUDA, in the order in which they began to.
     pub members: Vec<Member>,
-    /// Workers that load an image for processes that are not there yet.
+    /// Workers that load an image for processes that do not exist yet.
     pub loading: Vec<ProcessId>,
-    /// Workers that have put their part of a paused session aside, and have not ended yet.
+    /// Workers that have saved their part of a paused session, and have not ended yet.
     pub leaving: Vec<ProcessId>,
-    /// Why the first of them that could not load could not.
+    /// The failure of the first of these workers that could not load.
     pub load_failure: Option<Failure>,
     /// The pipe that is its standard input, if that comes through one.
     pub input: Option<u64>,
@@ -153,48 +154,48 @@ pub struct Inner {
     pub behind: Option<Behind>,
     /// Where its GPU data is, or goes, from before a pause until all of it is back.
     pub entry: Option<Entry>,
-    /// Whom it was paused for, if not for its user.
+    /// The session that it was paused for, if it was not paused by its user.
     pub yielded: Option<Yielded>,
-    /// When it has yielded, to this daemon's knowledge.
+    /// When it has yielded, as far as this daemon knows.
     pub yielded_at: Option<Instant>,
-    /// When it was resumed last, by this daemon.
+    /// When this daemon last resumed it.
     pub resumed_at: Option<Instant>,
-    /// When it is tried again to resume it, and the pause before that.
+    /// When the next attempt to resume it is due, and the pause before that attempt.
     pub resume_again: Option<(Instant, Duration)>,
-    /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
+    /// Why the program is being rolled back. `former` is process 1 of the namespace that is ended for that.
     pub again: Option<String>,
     pub former: Option<ProcessId>,
     /// Why the program could not be brought back.
     pub failure: Option<Failure>,
     /// For users.
     pub note: Option<String>,
-    /// The program has said that it is ready.
+    /// Whether the program has said that it is ready.
     pub ready: bool,
-    /// Workers whose processes have ended while an image was taken of them: they end with that.
+    /// Workers whose processes have ended during a checkpoint: they end when the checkpoint has.
     leftover: Vec<Arc<Worker>>,
-    /// Nothing is to be left of it.
+    /// Whether it has been killed, perhaps before its program existed.
     killed: bool,
-    /// Its end has begun.
+    /// Whether its end has begun.
     ending: bool,
-    /// Its folder is gone, or another session's.
+    /// Whether its folder has been removed, or belongs to another session.
     retired: bool,
     exit_status: Option<i32>,
     soft: Option<bool>,
     devices: Vec<user::Device>,
 }
 
-/// The processes of a session, as far as there are any.
+/// The processes of a session, as far as they exist.
 #[derive(Debug, Clone, Default)]
 pub struct Processes {
     /// The program.
     pub root: Option<ProcessId>,
     /// The numbers of its processes that use CUDA.
     pub agents: Vec<u32>,
-    /// Those of their workers.
+    /// The numbers of their workers.
     pub workers: Vec<u32>,
 }
 
-/// What a new session is made of.
+/// The properties of a new session.
 pub struct Plan {
     /// Name.
     pub name: String,
@@ -265,7 +266,7 @@ impl Session {
         }
     }
 
-    /// What changes, locked. Not to be held while waiting for anything.
+    /// Locks the part that changes. The lock must not be held during a wait.
     pub fn lock(&self) -> Locked<'_> {
         Locked {
             inner: self.inner.lock(),
@@ -274,7 +275,7 @@ impl Session {
         }
     }
 
-    /// Waits until `look` finds something in what changes; `None` if it does not within `limit`.
+    /// Waits until `look` returns a value; `None` if it does not within `limit`.
     pub fn wait_for<T>(&self, limit: Duration, look: impl Fn(&Inner) -> Option<T>) -> Option<T> {
         let until = Instant::now() + limit;
         let mut inner = self.inner.lock();
@@ -293,8 +294,8 @@ impl Session {
         self.arrivals.load(Ordering::Relaxed)
     }
 
-    /// A pause, for those who look at more than what changes here: a change ends it. What has changed before it began it
-    /// does not see.
+    /// Waits for `turn`, or until the session changes. For loops that also look at other things; a change before the call does
+    /// not end the wait.
     pub fn pause(&self, turn: Duration) {
         self.touched.wait_for(&mut self.inner.lock(), turn);
     }
@@ -309,7 +310,7 @@ impl Session {
         }
     }
 
-    /// Path of what the program prints.
+    /// Path of the log with the program's output.
     pub fn log(&self) -> PathBuf {
         output::path(&self.dir)
     }
@@ -329,7 +330,7 @@ impl Session {
             })
     }
 
-    /// Changes state and notes it down.
+    /// Changes the state and saves it.
     pub fn set_state(&self, state: SessionState) {
         let mut inner = self.lock();
         if inner.state != SessionState::Exited {
@@ -340,12 +341,12 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Its state has changed, and is noted down.
+    /// Wakes threads that wait for a change of state, once the new state is saved.
     pub fn announce(&self) {
         self.changed.notify_all();
     }
 
-    /// Removes what a pause has put aside, if there is something; what cannot be removed is told in the log.
+    /// Removes the entry of a pause, if there is one; logs a warning if that fails.
     pub fn drop_entry(&self) {
         let Some(entry) = self.lock().entry.clone() else {
             return;
@@ -363,7 +364,7 @@ impl Session {
         self.save();
     }
 
-    /// The processes are parked, and will have no connection. Notes down how they can be reached.
+    /// Marks the session as stopped, and saves how its parked processes can be reached once they have no connection.
     ///
     /// # Errors
     /// As [`Session::note_down`].
@@ -380,12 +381,12 @@ impl Session {
         self.note_down()
     }
 
-    /// What the worker of a process that is to see these GPUs finds in its environment.
+    /// Environment variables for the worker of a process that is to see these GPUs.
     pub fn variables_of_process(&self, soft: bool, visible: Option<&Visible>) -> Variables {
         variables_of_process(&self.variables, self.gpus.as_deref(), soft, visible)
     }
 
-    /// As [`Session::variables_of_process`], of its first process: what a spare worker for it begins with.
+    /// As [`Session::variables_of_process`], for its first process; a spare worker for the session is started with these.
     pub fn variables_of_first(&self, soft: bool) -> Variables {
         let first = self
             .lock()
@@ -395,7 +396,7 @@ impl Session {
         self.variables_of_process(soft, first.as_ref())
     }
 
-    /// Notes down the worker that `process`, which is to see these GPUs, is about to get.
+    /// Saves which worker `process`, which is to see these GPUs, is about to get.
     pub fn expect(&self, process: ProcessId, worker: ProcessId, visible: Option<Visible>) {
         let mut inner = self.lock();
         let member = inner.member_or_new(process);
@@ -405,19 +406,19 @@ impl Session {
         self.save();
     }
 
-    /// Notes down a worker that loads an image.
+    /// Saves that a worker loads an image for the session.
     pub fn loads(&self, worker: ProcessId) {
         self.lock().loading.push(worker);
         self.save();
     }
 
-    /// A worker of what has been paused has ended.
+    /// Notes that a worker of the paused session has ended.
     pub fn has_left(&self, worker: ProcessId) {
         self.lock().leaving.retain(|it| *it != worker);
         self.save();
     }
 
-    /// The process that was to get a worker gets none.
+    /// Removes a process that gets no worker after all.
     pub fn forget(&self, process: ProcessId) {
         let mut inner = self.lock();
         inner.members.retain(|it| it.process != process);
@@ -425,7 +426,7 @@ impl Session {
         self.save();
     }
 
-    /// Takes agent and worker of a process into use.
+    /// Adds the agent and the worker of a process, which are now connected.
     pub fn attached(&self, agent: Arc<Agent>, worker: Arc<Worker>) {
         let mut inner = self.lock();
         inner.soft = Some(worker.driver.soft);
@@ -444,7 +445,7 @@ impl Session {
         self.save();
     }
 
-    /// Notes down the devices of a program that holds them itself.
+    /// Sets the devices of a foreign program, which holds them itself.
     pub fn holds(&self, devices: &[user::Device], soft: bool) {
         let mut inner = self.lock();
         inner.soft = Some(soft);
@@ -453,14 +454,14 @@ impl Session {
         self.save();
     }
 
-    /// The GPU side is gone.
+    /// Notes that a worker is lost, for `reason`.
     pub fn worker_lost(&self, reason: &str) {
         let mut inner = self.lock();
         if inner.rolls_back() {
             // The thread that watches the restore rolls the program back.
             return;
         }
-        // The data of a paused session is not with its workers.
+        // The data of a paused session is in its entry, not in its workers.
         if !matches!(inner.state, SessionState::Exited | SessionState::Paused) {
             inner.state = SessionState::Lost;
             inner.note = Some(reason.to_owned());
@@ -500,7 +501,7 @@ impl Session {
 }
 
 impl Inner {
-    /// What of another daemon's session ends for a program that is started again.
+    /// Takes the processes of an earlier daemon's session that have to end before its program is started again.
     pub fn take_former(&mut self) -> Vec<ProcessId> {
         let init = self.former.take().or_else(|| self.init.take());
         let members = std::mem::take(&mut self.members);
@@ -509,19 +510,19 @@ impl Inner {
         init.into_iter().chain(workers).chain(loading).collect()
     }
 
-    /// Whether data of it is still to come while its program runs.
+    /// Whether its program runs while data is still coming.
     pub fn is_coming(&self) -> bool {
         let open = [ArrivalStand::Coming, ArrivalStand::RollingBack];
         let behind = self.behind.as_ref();
         !self.ending && behind.is_some_and(|it| open.contains(&it.stand))
     }
 
-    /// Whether a failure now is answered by a rollback.
+    /// Whether a failure now leads to a rollback.
     pub fn rolls_back(&self) -> bool {
         self.is_coming() && self.behind.as_ref().is_some_and(|it| !it.resumed)
     }
 
-    /// What its data is in, if it is paused.
+    /// The entry with its data, if it is paused.
     pub fn paused(&self) -> Option<&Entry> {
         let entry = self.entry.as_ref().filter(|it| it.complete);
         entry.filter(|_| self.state == SessionState::Paused)
@@ -532,7 +533,7 @@ impl Inner {
         self.ending || self.state == SessionState::Exited
     }
 
-    /// Whether it runs on softgpu; none until it has used CUDA.
+    /// Whether it runs on softgpu; `None` until it has used CUDA.
     pub fn soft(&self) -> Option<bool> {
         self.soft
     }
@@ -572,7 +573,7 @@ impl Inner {
     }
 }
 
-/// The folder in which sessions have theirs.
+/// The folder that contains the sessions' folders.
 pub fn folder(runtime: &Path) -> PathBuf {
     runtime.join("sessions")
 }

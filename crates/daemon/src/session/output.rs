@@ -1,8 +1,8 @@
-//! What a session's program has printed: how much of it is kept, in the session's log and in images.
+//! The output of a session's program: keeps it in the session's log and in images.
 //!
-//! The log is the file that the program writes to. Its oldest part is dropped beyond a limit (`printed`), while its
-//! length stays what was printed. An image has the part that was kept at its checkpoint; where that begins follows
-//! from its length and from that of the log, which the image's record says.
+//! The log is the file that the program writes to. Beyond a limit its oldest part is dropped (`printed`), while its length
+//! remains the number of bytes printed. An image has the part that was kept at its checkpoint. The start of that part follows
+//! from its length and the log's length, which is in the image's record.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use super::token::token;
 
 /// Name of the log in a session's folder.
 pub(super) const LOG: &str = "log";
-/// How often a log is copied anew because its oldest part was dropped meanwhile.
+/// How often at most a log is copied again because its oldest part was dropped during the copy.
 const TRIES: u32 = 5;
 
 /// Path of the log of the session whose folder `dir` is.
@@ -36,7 +36,7 @@ pub fn place(dir: &Path, logs: &Path, name: &str) -> io::Result<()> {
     let mut new = OpenOptions::new();
     new.write(true).create_new(true).mode(0o600).open(&log)?;
     symlink(&log, dir.join(LOG)).inspect_err(|_| {
-        // Nothing would know of it.
+        // Without the link, the log could not be found again.
         let _ = fs::remove_file(&log);
     })
 }
@@ -44,7 +44,7 @@ pub fn place(dir: &Path, logs: &Path, name: &str) -> io::Result<()> {
 /// Removes a log that is not in the session's folder `dir`, which is about to be removed itself.
 pub fn displace(dir: &Path) {
     if let Ok(log) = fs::read_link(dir.join(LOG)) {
-        // One that stays is a file that nobody needs.
+        // If it cannot be removed, an unused file stays.
         let _ = fs::remove_file(log);
     }
 }

@@ -1,6 +1,6 @@
-//! What of a session outlives its daemon: noted down at each change, and found by the next daemon.
+//! Saves a session's record at each change, and makes the session from it in the next daemon.
 //!
-//! [`SessionMeta`] is the format. A session that has given up its folder is never noted down again.
+//! [`SessionMeta`] is the format. A session whose folder is being removed is not saved again.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::proc::{self, ProcessId};
 use crate::worker::{texts, variables_of};
 
 impl Session {
-    /// A session that another daemon has started.
+    /// The session of an earlier daemon, from its record.
     pub fn found(meta: SessionMeta, dir: PathBuf) -> Arc<Self> {
         let root = meta.root.or_else(|| unnoted(&meta));
         let alive = root.filter(ProcessId::alive);
@@ -31,7 +31,7 @@ impl Session {
             (None, _) => SessionState::Exited,
             (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
             (Some(_), SessionState::Paused) => SessionState::Paused,
-            // A program that has not used CUDA yet needs nothing of the daemon that started it.
+            // A program that has not used CUDA yet has no connection to the daemon that started it.
             (Some(_), _) if members.is_empty() => SessionState::Running,
             (Some(_), _) => SessionState::Orphaned,
         };
@@ -73,17 +73,17 @@ impl Session {
         Arc::new(session)
     }
 
-    /// Its folder is about to be removed: from now on no thread notes anything down in it.
+    /// Ends saving: the session's folder is about to be removed, and no thread may write to it.
     pub fn retire(&self) {
         self.lock().retired = true;
     }
 
-    /// As [`Session::note_down`], where a full disk loses only that.
+    /// As [`Session::note_down`], but ignores errors such as a full disk.
     pub fn save(&self) {
         let _ = self.note_down();
     }
 
-    /// Notes everything down for a later daemon.
+    /// Saves the session's record for a later daemon.
     ///
     /// # Errors
     /// The folder is gone or full.
@@ -121,12 +121,12 @@ impl Session {
             variables: texts(&self.variables),
             gpus: self.gpus.clone(),
         };
-        // Still locked: two savers must not swap their order.
+        // Still locked, so that two threads save in the order of their changes.
         meta.save(&self.dir)
     }
 }
 
-/// The program of a session whose daemon died before it could note that down: the first of its processes.
+/// The program of a session whose daemon died before it could save that: the first of its processes.
 fn unnoted(meta: &SessionMeta) -> Option<ProcessId> {
     if meta.state != SessionState::Running || meta.image.is_some() {
         return None;
@@ -136,7 +136,7 @@ fn unnoted(meta: &SessionMeta) -> Option<ProcessId> {
     processes.min_by_key(|process| process.start)
 }
 
-/// Whether there is output of a program in a session's folder that was noted down.
+/// Whether a session's folder has a record, and output of a program.
 pub fn has_printed(dir: &Path) -> bool {
     SessionMeta::is_in(dir) && fs::metadata(dir.join(LOG)).is_ok_and(|log| log.len() > 0)
 }

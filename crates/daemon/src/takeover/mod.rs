@@ -15,13 +15,13 @@ use crate::proc::{self, ProcessId};
 use crate::restore::rollback;
 use crate::session::{self, Session, output};
 
-/// How often a program that is no child is looked at.
+/// How often the daemon looks at a program that is not its child.
 const TURN: Duration = Duration::from_millis(100);
 /// How long ending a session may take.
 const END_TIME: Duration = Duration::from_secs(15);
 
 impl Daemon {
-    /// Takes over sessions of a daemon that has ended. The sockets for agents and workers must be there by now.
+    /// Takes over sessions of a daemon that has ended. The sockets for agents and workers must already exist.
     pub fn adopt(self: &Arc<Self>) {
         let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
             return;
@@ -30,7 +30,7 @@ impl Daemon {
             let dir = entry.path();
             let Some(meta) = SessionMeta::load(&dir) else {
                 if session::has_printed(&dir) {
-                    // Of a release that this one does not understand, or what a crash has left: only the user knows.
+                    // From a release that this one cannot read, or left by a crash: only the user can decide.
                     warn!("`{}` is of no session that is known", dir.display());
                 } else {
                     output::displace(&dir);
@@ -45,13 +45,13 @@ impl Daemon {
                 info!(session = %session.name, "found session `{}`, still running", session.name);
                 if session.lock().again.is_none() {
                     let watched = session.clone();
-                    // Unwatched it is only reported as running for too long.
+                    // Without the watch, it is only reported as running for too long.
                     let _ = std::thread::Builder::new()
                         .name("orphan-watch".into())
                         .spawn(move || watch(&watched));
                 }
                 let (daemon, left) = (self.clone(), session.clone());
-                // Unreleased it stays parked until it is killed.
+                // Without this thread, it stays parked until it is killed.
                 let _ = std::thread::Builder::new()
                     .name("orphan-release".into())
                     .spawn(move || daemon.release(&left));
@@ -61,8 +61,8 @@ impl Daemon {
         }
     }
 
-    /// Takes back what another daemon has left: a half restored program goes, unless it is one that is rolled back;
-    /// all others go on.
+    /// Continues a session of an earlier daemon. A half restored program is ended, unless it is being rolled back; all others go
+    /// on.
     fn release(self: &Arc<Self>, session: &Arc<Session>) {
         let (state, again) = {
             let inner = session.lock();
@@ -77,7 +77,7 @@ impl Daemon {
                 let _ = session.signal(rustix::process::Signal::KILL.as_raw());
             }
             (SessionState::Orphaned, _) => returning::join(self, session),
-            // What the daemon that died had yet to end, or had begun to load.
+            // Ends workers that the dead daemon had still to end, or that had begun to load.
             (SessionState::Paused, _) => {
                 let _busy = session.busy.lock();
                 session.end_workers();
@@ -87,7 +87,7 @@ impl Daemon {
     }
 }
 
-/// Waits for the end of a program that is no child of this daemon.
+/// Waits for the end of a program that is not a child of this daemon.
 fn watch(session: &Session) {
     let init = session.lock().init;
     // `__outer` of a restored session: the parent of its process 1.

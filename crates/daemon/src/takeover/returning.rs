@@ -1,4 +1,4 @@
-//! Sessions of a daemon that has ended come back to this one.
+//! Brings sessions of a daemon that has ended back to this one.
 //!
 //! ```text
 //!  worker ── Back ──► known by its process ──────────┬─ agent too ─────► joined
@@ -6,10 +6,10 @@
 //!                     process parked ──────────────────► woken and reattached
 //! ```
 //! A session runs again when all its processes that use CUDA have come back.
-//! Program and worker need no daemon to go on; they look for one again and again. A program that was stopped
-//! for a checkpoint is parked without any connection: it is woken as after a checkpoint, all its processes at one moment, once
-//! CRIU, which may have outlived the daemon, has let go of it and their workers are there. The half image goes with the
-//! next checkpoint of its folder.
+//! Program and worker go on without a daemon; they look for one repeatedly. A program that was stopped for a checkpoint is
+//! parked without any connection. It is woken as after a checkpoint, all its processes at one moment, once CRIU, which may have
+//! outlived the daemon, no longer traces it, and the workers have come back. The next checkpoint to the same folder removes the
+//! draft.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
     }
 }
 
-/// Takes an agent that has come back.
+/// Receives an agent that has come back.
 pub fn agent(session: &Session, arrival: Arrival) {
     let mut inner = session.lock();
     let process = arrival.process;
@@ -195,7 +195,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     }
 }
 
-/// Whether a process waits whose data is in what a pause has put aside.
+/// Whether a process waits to be woken and its data is in a complete entry.
 fn has_part(session: &Session, detached: Detached) -> bool {
     let entry = session.lock().entry.clone();
     entry.is_some_and(|it| it.has(detached.process)) && pause::waits(detached)
@@ -208,7 +208,7 @@ fn is_any_parked(session: &Session, missing: &[ProcessId]) -> bool {
     parked.any(|it| missing.contains(&it.process))
 }
 
-/// Goes on with a resumption: the workers of these processes have ended with the daemon that had begun it.
+/// Continues a resumption: the workers of these processes have ended with the daemon that had begun it.
 fn revive(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
@@ -225,11 +225,11 @@ fn revive(
     }
 }
 
-/// How a process stands whose daemon has ended.
+/// The state of a process whose daemon has ended.
 enum Stand {
     /// It has ended.
     Gone,
-    /// Something of it has not come back.
+    /// Its agent or its worker has not come back.
     Missing,
     /// Its worker has come back, and what else there is.
     Here(Arc<Worker>, Half),
@@ -237,7 +237,7 @@ enum Stand {
     Lost(Option<Detached>),
 }
 
-/// What of a process is there beside its worker.
+/// The state of a process whose worker has come back.
 enum Half {
     Agent(Arrival),
     Parked(Detached),
@@ -278,9 +278,9 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
     Stand::Here(worker, Half::Parked(detached))
 }
 
-/// Ends what a checkpoint of the other daemon has begun.
+/// Gives up a checkpoint that the earlier daemon has begun.
 fn abandon(worker: &Worker) {
-    // A worker that is lost holds nothing any more.
+    // A lost worker has nothing to give up.
     let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
 }
 
@@ -324,7 +324,7 @@ fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detach
     error!(session = %session.name, "session `{}` is lost: {reason}", session.name);
 }
 
-/// Whether the program is parked in earnest: not stopped on its way there, and traced by no process.
+/// Waits until the program is not traced by any process; returns whether it is parked, not just about to be.
 fn is_free(session: &Session, detached: Detached) -> bool {
     let root = session.lock().root;
     let free = || !root.is_some_and(|root| proc::is_traced(root.pid));

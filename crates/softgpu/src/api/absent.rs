@@ -1,5 +1,5 @@
-//! What this device says that it cannot: each function answers as a driver does on a device that can not. And
-//! notifications, which never come.
+//! Exported functions for features that this device reports as missing: each answers as a driver does on such a device.
+//! And registrations for notifications, which never come.
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
@@ -19,7 +19,7 @@ fn cannot(wrong: bool) -> Result {
 }
 
 api! {
-    /// What a program would be notified of, more memory in use than it was promised, is never found here.
+    /// Succeeds without effect: the event to be notified of, more memory in use than promised, never happens here.
     fn cuDeviceRegisterAsyncNotification(
         device: cu::CUdevice,
         call: cu::CUasyncCallback,
@@ -59,7 +59,7 @@ api! {
         cannot(granularity.is_null() || properties.is_null())
     }
 
-    /// No handle is one of a multicast object; that holds for the next three too.
+    /// Always fails, as the next three: no handle names a multicast object.
     fn cuMulticastAddDevice(handle: cu::CUmemGenericAllocationHandle, device: cu::CUdevice) {
         let _ = handle;
         driver()?.device(device)?;

@@ -1,4 +1,4 @@
-//! Arguments of exported functions that are pointers of the program, as this crate's functions report errors.
+//! Pointer arguments of exported functions, with this crate's error.
 
 use fermata_abi::args;
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-//! Arrays.
+//! Exported functions for arrays.
 
 use fermata_abi::sys::driver as cu;
 

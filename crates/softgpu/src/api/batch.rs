@@ -1,4 +1,4 @@
-//! Several copies of boxes in one call, and hints about several ranges.
+//! Exported functions for several copies in one call, and for hints about several ranges.
 
 use std::ffi::c_ulonglong;
 
@@ -81,7 +81,7 @@ fn boxes(
     Ok(())
 }
 
-/// Content that a program gives up may as well stay.
+/// Checks the arguments; the content stays, as the API allows.
 fn discard(
     addresses: Out<cu::CUdeviceptr>,
     sizes: Out<usize>,

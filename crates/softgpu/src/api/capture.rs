@@ -1,4 +1,4 @@
-//! Capturing streams into graphs.
+//! Exported functions for stream capture.
 
 use std::collections::HashMap;
 use std::ffi::c_uint;

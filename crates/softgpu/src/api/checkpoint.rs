@@ -1,4 +1,4 @@
-//! The driver's own checkpoint, of the calling process or of another one.
+//! Exported functions for the driver's own checkpoint, of the calling process or of another one.
 
 use std::ffi::c_int;
 use std::time::Duration;

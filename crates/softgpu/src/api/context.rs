@@ -1,4 +1,4 @@
-//! Contexts.
+//! Exported functions for contexts.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
@@ -122,7 +122,7 @@ api! {
         out.set(to_pointer(context.handle))
     }
 
-    /// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
+    /// Removes a holder that `cuCtxAttach` added; ends the context if there is none.
     fn cuCtxDetach(handle: cu::CUcontext) {
         let driver = driver()?;
         let context = context::current_any()?;

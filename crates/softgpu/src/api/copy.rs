@@ -1,4 +1,4 @@
-//! Copies.
+//! Exported functions for copies.
 
 use fermata_abi::op::ContextId;
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Devices and what they are like.
+//! Exported functions for devices and their properties.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,4 +1,4 @@
-//! Names of result codes, and messages.
+//! Exported functions for names of result codes, and for the error log.
 
 use std::ffi::{c_char, c_uint};
 

@@ -1,4 +1,4 @@
-//! Events.
+//! Exported functions for events.
 
 use std::ffi::{c_float, c_uint};
 

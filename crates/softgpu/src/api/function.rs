@@ -1,4 +1,4 @@
-//! Functions of modules.
+//! Exported functions for `CUfunction` handles.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Graphs: making, cloning, drawing them, and their edges.
+//! Exported functions that create, clone and print graphs, and change and query their edges.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;

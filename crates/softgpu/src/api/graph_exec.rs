@@ -1,4 +1,4 @@
-//! Executable graphs.
+//! Exported functions for executable graphs.
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Graph nodes by kind: adding them, reading and changing their parameters.
+//! Exported functions that add nodes of each kind to graphs, and read and set their parameters.
 
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{LaunchAttribute, NodeKind};

@@ -1,4 +1,4 @@
-//! Node parameters between C and the graph model.
+//! Converts node parameters between the API's structures and the graph model.
 
 use fermata_abi::op::{ContextId, EventId, FunctionId};
 use std::ffi::{c_uint, c_void};

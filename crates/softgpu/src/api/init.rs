@@ -1,4 +1,4 @@
-//! Starting the driver and its version.
+//! Exported functions that start the driver and report its version.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ api! {
     }
 }
 
-/// The CUDA version that this driver says it is of. Runtimes ask before they start it.
+/// The CUDA version that this driver reports. Runtimes ask before they start it.
 pub fn version() -> Result<c_int> {
     static KNOWN: OnceLock<c_int> = OnceLock::new();
     if let Some(known) = KNOWN.get() {

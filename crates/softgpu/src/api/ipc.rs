@@ -1,5 +1,5 @@
-//! Device memory and events of other processes. A handle names the process and its descriptor, which the process that opens it
-//! finds in `/proc`.
+//! Exported functions that share device memory and events between processes. A handle names a process and its descriptor,
+//! which the process that opens the handle finds in `/proc`.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |

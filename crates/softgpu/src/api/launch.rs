@@ -1,4 +1,4 @@
-//! Kernel launches and host functions.
+//! Exported functions for kernel launches and host functions.
 
 use fermata_abi::op::{ContextId, FunctionId};
 use std::ffi::{c_uint, c_void};

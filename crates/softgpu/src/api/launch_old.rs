@@ -1,4 +1,4 @@
-//! Launches as CUDA 2 made them: block, shared memory and parameters are set first, and stay with the function.
+//! Exported functions for launches of CUDA 2: block, shared memory and parameters are set first, and stay with the function.
 
 use fermata_abi::op::{ContextId, FunctionId};
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ fn change(handle: cu::CUfunction, how: impl FnOnce(&mut Settings)) -> Result {
     Ok(())
 }
 
-/// Sets bytes of the parameters, which grow where they are too few.
+/// Sets bytes of the parameter block, which grows as needed.
 fn set(handle: cu::CUfunction, offset: c_int, bytes: &[u8]) -> Result {
     let from = usize::try_from(offset).map_err(|_| INVALID_VALUE)?;
     let end = from.saturating_add(bytes.len());

@@ -1,4 +1,4 @@
-//! Libraries and their kernels.
+//! Exported functions for libraries and their kernels.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Linking at run time.
+//! Exported functions for linking at run time.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;

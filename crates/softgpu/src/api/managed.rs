@@ -1,5 +1,5 @@
-//! Hints about managed memory. It is one memory for all, so that hints are checked, remembered where they
-//! can be asked for, and otherwise without effect.
+//! Exported functions for hints about managed memory. All devices share one memory, so hints are checked, stored where
+//! they can be queried, and otherwise without effect.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 

@@ -1,4 +1,4 @@
-//! Waits for and writes of words of memory, in streams.
+//! Exported functions for waits and writes of memory words in streams.
 
 use std::ffi::c_uint;
 

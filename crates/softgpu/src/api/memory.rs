@@ -1,4 +1,4 @@
-//! Device memory and host memory.
+//! Exported functions for device memory and host memory.
 
 use std::ffi::{c_uint, c_void};
 
@@ -95,7 +95,7 @@ api! {
         pitch.set(row as usize)
     }
 
-    /// Waits for the context's work: memory in use is not pulled away.
+    /// Waits for the context's work, so that memory in use is not unmapped.
     fn cuMemFree_v2(address: cu::CUdeviceptr) {
         context::current()?;
         if address == 0 {

@@ -1,4 +1,4 @@
-//! Memsets.
+//! Exported functions for fills (`cuMemset*`).
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
 

@@ -1,4 +1,4 @@
-//! Arrays with levels.
+//! Exported functions for mipmapped arrays.
 
 use std::ffi::c_uint;
 use std::sync::Arc;

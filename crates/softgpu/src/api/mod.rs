@@ -1,4 +1,4 @@
-//! The exported functions of `libcuda.so.1`, by subject.
+//! The exported functions of `libcuda.so.1`, one file for each group of the driver API.
 //!
 //! A body returns a `Result`; `guard` turns it into a result code and lets no panic out
 //! to the program. Variants for per-thread default streams and functions that are not supported are

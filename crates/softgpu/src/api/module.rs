@@ -1,4 +1,4 @@
-//! Modules.
+//! Exported functions for modules.
 
 use std::ffi::{c_uint, c_void};
 

@@ -1,4 +1,4 @@
-//! How many blocks fit on a multiprocessor.
+//! Exported functions for occupancy.
 
 use std::ffi::{c_int, c_uint};
 

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Exported functions that query attributes of pointers.
 
 use std::ffi::{c_int, c_uint, c_void};
 

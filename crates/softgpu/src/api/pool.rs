@@ -1,4 +1,4 @@
-//! Memory pools and stream-ordered allocation.
+//! Exported functions for memory pools and stream-ordered allocation.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
@@ -272,7 +272,7 @@ api! {
         out.cast::<c_int>().set(file.map_err(|_| OPERATING_SYSTEM)?.into_raw_fd())
     }
 
-    /// The descriptor itself stands where a pointer to a handle would.
+    /// The pointer argument holds the descriptor itself.
     fn cuMemPoolImportFromShareableHandle(
         out: Out<cu::CUmemoryPool>,
         shareable: Out<c_void>,

@@ -1,4 +1,4 @@
-//! Texture and surface references.
+//! Exported functions for texture and surface references.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Streams.
+//! Exported functions for streams.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What the driver's undocumented tables need of this driver: NVIDIA's runtimes ask for them.
+//! Serves the driver's undocumented tables, which NVIDIA's runtimes ask for.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

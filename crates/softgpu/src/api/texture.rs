@@ -1,4 +1,4 @@
-//! Texture and surface objects.
+//! Exported functions for texture and surface objects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Virtual memory management.
+//! Exported functions for virtual memory management.
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -72,7 +72,7 @@ api! {
         granularity.set(GRANULARITY as usize)
     }
 
-    /// The address wished for is granted wherever it is free.
+    /// The requested address is granted if it is free.
     fn cuMemAddressReserve(
         out: Out<cu::CUdeviceptr>,
         size: usize,

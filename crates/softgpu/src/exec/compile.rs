@@ -1,4 +1,4 @@
-//! Cranelift's part: machine code for a kernel and everything it can reach, made on first use.
+//! Compiles a kernel and every function it can reach to machine code by Cranelift, at first use.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +82,7 @@ impl Compiler {
         })
     }
 
-    /// Translates a function and throws the result away.
+    /// Translates a function and discards the result.
     ///
     /// # Errors
     /// What cannot be translated.
@@ -101,7 +101,7 @@ impl Compiler {
         })
     }
 
-    /// What the translator must know of the target.
+    /// The properties of the target that the translator uses.
     pub fn target(&self) -> Option<cranelift_codegen::isa::TargetFrontendConfig> {
         self.jit.as_ref().map(|j| j.target_config())
     }
@@ -109,7 +109,7 @@ impl Compiler {
     /// Compiles all functions of `list` (item numbers) that have no code yet and fills their descriptors.
     ///
     /// # Errors
-    /// What the code generator says, with the function's name.
+    /// The code generator's error, with the function's name.
     pub fn compile(
         &mut self,
         unit: &Unit<'_>,

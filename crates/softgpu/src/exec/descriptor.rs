@@ -1,4 +1,4 @@
-//! A function as code refers to it: address of the compiled code (0 if not compiled), and its shape.
+//! The descriptor by which code refers to a function: address of the compiled code (0 if not compiled), and its shape.
 
 /// Bytes per descriptor.
 pub const SIZE: u64 = 16;

@@ -1,4 +1,4 @@
-//! What the driver part says to the compiler, and hears of it.
+//! The types that the driver part and the compiler exchange.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,7 +49,7 @@ pub struct ParamInfo {
     pub size: usize,
 }
 
-/// What the driver API tells about a kernel.
+/// The properties of a kernel that the driver API reports.
 #[derive(Debug, Clone)]
 pub struct KernelInfo {
     /// Mangled name.
@@ -115,7 +115,7 @@ pub struct GlobalVar {
     pub relocations: Vec<Relocation>,
     /// Declared `.attribute(.managed)`.
     pub managed: bool,
-    /// It is a reference, which nobody may read or write as memory.
+    /// It is a reference, which must not be read or written as memory.
     pub reference: Option<Referent>,
 }
 
@@ -155,7 +155,7 @@ pub enum Fault {
         /// The kernel.
         kernel: String,
     },
-    /// A device-side `assert` failed; the message has been handed to the print sink.
+    /// A device-side `assert` failed; the message has been passed to the print sink.
     #[error("kernel `{kernel}`: assertion failed")]
     Assert {
         /// The kernel.

@@ -1,4 +1,4 @@
-//! Where things lie: kernel parameters, shared variables, module variables with their initial bytes.
+//! The layout of kernel parameters, shared variables, and module variables with their initial bytes.
 //!
 //! Shared memory of a kernel: `[common variables][its own variables][dynamic]`. The common part holds
 //! the module's shared variables and those of device functions at offsets that are the same for all

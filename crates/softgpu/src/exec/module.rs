@@ -1,4 +1,4 @@
-//! A module from PTX text to something that can be launched.
+//! Loads a module: from PTX text to kernels that can be launched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn refuse_kernels(ast: &ast::Module, layout: &mut Layout, refused: &HashMap<usiz
     }
 }
 
-/// How compiling a kernel went, once it has been tried.
+/// The result of compiling a kernel, once it has been tried.
 type Compiled = OnceLock<Result<EntryPoint, Arc<str>>>;
 
 /// A module whose kernels can be launched, from any number of threads at once.

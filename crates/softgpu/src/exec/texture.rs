@@ -1,4 +1,4 @@
-//! What textures and surfaces are: texels in device memory, and how a kernel reads them.
+//! Textures and surfaces: texels in device memory, and how a kernel reads them.
 //!
 //! The arithmetic is that of NVIDIA's GPUs, as an H200 answered: positions are rounded to 1/256 of a texel before
 //! filtering, indices outside are folded one by one, components that a format does not have are 0.

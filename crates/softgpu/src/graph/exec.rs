@@ -25,7 +25,7 @@ pub struct Exec {
     /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`
     pub flags: u64,
     state: Mutex<State>,
-    /// Where the last launch stands: launches of one executable graph follow one another.
+    /// The last launch: launches of one executable graph run one after another.
     last: Mutex<Option<Point>>,
     /// The graph this was made from; its nodes name the nodes here. Keeps its memory and user objects.
     root: Arc<Root>,
@@ -49,7 +49,7 @@ impl Exec {
     /// Checks a graph and makes an executable copy of it.
     ///
     /// # Errors
-    /// Its edges form a cycle or a node cannot run; the node is given where one is to blame.
+    /// Its edges form a cycle or a node cannot run; with the node at fault, if there is one.
     pub fn create(
         driver: &Driver,
         context: &Arc<Context>,
@@ -106,7 +106,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Gives a node other parameters. `node` is one of the graph this was made from.
+    /// Sets a node's parameters. `node` is one of the graph this was made from.
     ///
     /// # Errors
     /// There is no such node here, or its parameters cannot become these.

@@ -204,7 +204,7 @@ impl GraphObject {
         Ok(child)
     }
 
-    /// Takes a node out of the graph, and its handle away.
+    /// Removes a node and its handle from the graph.
     ///
     /// # Errors
     /// It is a memory node, which stays as long as its graph.
@@ -220,7 +220,7 @@ impl GraphObject {
         Ok(())
     }
 
-    /// Takes the graph's handles away. Executable graphs made from it live on.
+    /// Removes the graph's handles. Executable graphs made from it stay.
     ///
     /// # Errors
     /// It is inside another graph, which owns it.

@@ -1,4 +1,4 @@
-//! One launch of an executable graph.
+//! Executes one launch of an executable graph.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Run {
         }
     }
 
-    /// Executes the steps. After a fault the rest only passes its marks.
+    /// Executes the steps. After a fault, the remaining steps only pass their marks.
     ///
     /// # Errors
     /// The first fault.

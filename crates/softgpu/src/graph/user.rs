@@ -1,4 +1,4 @@
-//! User objects: something of the program that graphs keep alive.
+//! User objects: the program's counted objects that graphs keep alive.
 
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
@@ -9,7 +9,7 @@ use crate::driver::{self, Driver};
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
 
-/// A counted object whose last holder has a function called.
+/// A counted object whose function is called when the last holder is gone.
 #[derive(Debug)]
 pub struct UserObject {
     handle: u64,
@@ -65,7 +65,7 @@ impl UserObject {
         Ok(())
     }
 
-    /// Takes holders away; after the last, the object's function is called.
+    /// Removes holders; after the last, the object's function is called.
     ///
     /// # Errors
     /// No such object, or it has not that many.

@@ -1,4 +1,4 @@
-//! Device memory moved out of its addresses, and back.
+//! Moves device memory out of its addresses, and back.
 
 use std::ptr::with_exposed_provenance;
 

@@ -1,4 +1,4 @@
-//! What lies where: every range of memory the driver knows, by address.
+//! The map of every memory range that the driver knows, by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub enum Kind {
     },
 }
 
-/// What the program has said about a managed range. It changes nothing but these answers.
+/// The program's advice for a managed range. It has no effect but on queries.
 #[derive(Debug, Clone, Default)]
 pub struct Advice {
     /// Mostly read.
@@ -76,7 +76,7 @@ pub struct Range {
     pub id: u64,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` was set.
     pub sync_memops: bool,
-    /// The program has freed it; it goes when a stream gets there.
+    /// The program has freed it; it is removed in stream order.
     pub retired: bool,
     /// What was said about it.
     pub advice: Advice,

@@ -170,10 +170,10 @@ impl Memory {
         Ok(base)
     }
 
-    /// Makes host memory of the program known, so that kernels may use it.
+    /// Registers host memory of the program, so that kernels may use it.
     ///
     /// # Errors
-    /// Nothing is mapped there, or a part is known already.
+    /// Nothing is mapped there, or a part is registered already.
     pub fn register(&self, device: i32, context: u64, base: u64, size: u64, flags: u32) -> Result {
         if size == 0 || base == 0 || !is_mapped(base, size) {
             return Err(INVALID_VALUE);
@@ -267,7 +267,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Changes what has been said about the range that `address` lies in.
+    /// Changes the advice for the range that `address` lies in.
     ///
     /// # Errors
     /// The address is unknown.
@@ -278,7 +278,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What has been said about the range that `address` lies in.
+    /// The advice for the range that `address` lies in.
     ///
     /// # Errors
     /// The address is unknown.
@@ -327,7 +327,7 @@ impl Inner {
                 .ok_or(OUT_OF_MEMORY)?;
             match sys::map_fresh(base, len, protection) {
                 Ok(()) => return Ok(base),
-                // Something of the process lies there: these addresses are lost to us.
+                // Another mapping of the process lies there: these addresses stay unused.
                 Err(Errno::EXIST) => {}
                 Err(_) => {
                     self.space.give(base, len);
@@ -358,7 +358,7 @@ impl Inner {
         free.allocate(len, BLOCK, low, high).ok_or(OUT_OF_MEMORY)
     }
 
-    /// Forgets a range and gives its memory and addresses back.
+    /// Removes a range, and releases its memory and addresses.
     fn discard(&mut self, base: u64) -> Option<Range> {
         let range = self.map.remove(base)?;
         match range.kind {
@@ -384,7 +384,7 @@ impl Inner {
         }
     }
 
-    /// Gives a block back, and the slabs that are free then.
+    /// Releases a block, and the slabs that are free then.
     fn free_block(&mut self, device: i32, base: u64, len: u64) {
         let free = self.blocks.entry(device).or_default();
         free.give(base, len);

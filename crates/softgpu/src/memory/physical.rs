@@ -104,7 +104,7 @@ impl Physical {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program holds the handle once less; how often it still does.
+    /// Removes one holder of the handle; returns how many are left.
     pub fn release(&self) -> u32 {
         self.holders
             .fetch_sub(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Device memory that becomes a file, at its addresses, so that other processes can map it.
+//! Turns device memory into a file mapped at its addresses, so that other processes can map it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

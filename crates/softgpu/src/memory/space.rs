@@ -1,4 +1,4 @@
-//! Free ranges of a line of numbers: addresses of the window, or bytes within a slab.
+//! Allocates from free ranges: addresses of the window, or bytes within a slab.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl FreeRanges {
         true
     }
 
-    /// Gives a range back. It must not be free already.
+    /// Releases a range. It must not be free already.
     pub fn give(&mut self, mut start: u64, mut len: u64) {
         if let Some((&before, &size)) = self.free.range(..start).next_back()
             && before + size == start

@@ -16,7 +16,7 @@ use crate::exec::{WINDOW_BASE, WINDOW_END};
 use fermata_abi::sys::driver as cu;
 
 impl Memory {
-    /// Reserves addresses, at `wish` where they are free, else elsewhere.
+    /// Reserves addresses, at `wish` if they are free, else elsewhere.
     ///
     /// # Errors
     /// Size or alignment is wrong, or no addresses are left.

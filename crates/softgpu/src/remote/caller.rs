@@ -1,4 +1,4 @@
-//! Asking the helper thread of another process.
+//! Sends commands to the helper thread of another process, and reads its answers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,4 +1,4 @@
-//! The thread of a process that does what callers in other processes ask for.
+//! The helper thread: executes the commands of callers in other processes.
 //!
 //! A command is a signal to this thread alone, with a value: what to do in bits 56 to 63, a number for the answer in 32 to
 //! 55, and an argument in 0 to 31. Commands that come while one is done wait in the kernel's queue.

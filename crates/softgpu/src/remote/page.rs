@@ -1,4 +1,4 @@
-//! The page in which a process with this driver shows how it stands to callers in other processes, at the same address in
+//! The page in which a process with this driver shows its state to callers in other processes, at the same address in
 //! each.
 //!
 //! | offset | bytes | field | written by |

@@ -9,7 +9,7 @@ const COUNT: usize = 17;
 /// The one for clusters, beyond those that programs name.
 pub const CLUSTER: usize = 16;
 
-/// What a thread wants of a barrier; part of the generated code.
+/// An operation on a barrier; its number is part of the generated code.
 pub mod mode {
     /// Wait.
     pub const SYNC: u32 = 0;
@@ -118,7 +118,7 @@ fn complete(barrier: &mut Barrier, others: &mut Others<'_>) {
         unsafe { (*context).result = answer((*context).barrier_mode, barrier) };
         others.ready.push_back(fiber);
     }
-    // The list keeps its room for the next time.
+    // The list keeps its capacity for the next time.
     *barrier = Barrier {
         waiting,
         ..Barrier::default()

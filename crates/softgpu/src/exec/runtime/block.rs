@@ -1,4 +1,4 @@
-//! One block: which of its threads run, wait or have ended.
+//! A block: keeps the state of its threads and schedules them.
 //!
 //! ```text
 //!            start                 pause(Waiting)                release
@@ -47,7 +47,7 @@ pub struct Block {
     /// Textures and surfaces that its threads have used, by handle and level: what a handle stands for stays as it is during a
     /// launch, and to find it takes locks that all threads of the device share.
     textures: Vec<((u64, u32), Texture)>,
-    /// Memory outside the window that its threads have accessed, kept for the same reason.
+    /// Memory outside the window that its threads have accessed, kept so that it stays valid, too.
     reaches: Vec<Reach>,
 }
 
@@ -217,7 +217,7 @@ impl Block {
                         (*block).polled(polls != 0, polled)
                     };
                     if let Some(why) = stop {
-                        // It hangs on this block; the caller resets its stack.
+                        // The fiber still runs a thread of this block; the caller resets its stack.
                         return Err(why);
                     }
                 }
@@ -265,7 +265,7 @@ impl Block {
         }
         let grid = self.grid();
         if grid.blocks() > 1 {
-            // Other blocks may be waiting for this core.
+            // Other blocks may wait for this core.
             std::thread::yield_now();
         }
         polled(grid)
@@ -303,7 +303,7 @@ impl Block {
         true
     }
 
-    /// The thread of `context` has ended: threads that wait for it go on.
+    /// Ends the thread of `context`: threads that wait for it go on.
     #[inline]
     fn ended(&mut self, context: *mut DeviceThread) {
         self.live -= 1;

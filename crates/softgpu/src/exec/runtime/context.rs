@@ -1,4 +1,4 @@
-//! What compiled code sees of its thread. Field offsets are part of the generated code.
+//! The context of a kernel's thread, which compiled code reads and writes: field offsets are part of the generated code.
 
 use std::ffi::c_void;
 
@@ -25,20 +25,20 @@ pub enum Stop {
     Stopped,
     /// Threads wait for one another for ever.
     Deadlock,
-    /// So many blocks ran and none ended, while others had not begun.
+    /// This many blocks ran and none ended, while others had not begun.
     Unbegun(u64),
 }
 
-/// What a fiber tells its scheduler when it lets go.
+/// Why a fiber returns to its scheduler.
 #[derive(Debug)]
 pub enum Pause {
-    /// No thread is left that it could start.
+    /// There is no further thread that it could start.
     Idle,
     /// Something will make it ready again.
     Waiting,
     /// It has run for long; others may have to run before it can get on.
     Yielded,
-    /// Its thread has executed `exit` somewhere inside a call: its stack is to be thrown away.
+    /// Its thread has executed `exit` inside a call: its stack is to be reset.
     Exited,
     /// The launch is over.
     Stopped(Stop),
@@ -172,10 +172,10 @@ impl DeviceThread {
         unsafe { (*self.yielder).suspend(pause) };
     }
 
-    /// Ends the launch. Does not return: the scheduler throws this fiber's stack away.
+    /// Ends the launch. Does not return: the scheduler resets this fiber's stack.
     pub fn stop(&self, why: Stop) -> ! {
         self.pause(Pause::Stopped(why));
-        // A stopped fiber is never resumed; should it be, it asks again.
+        // A stopped fiber is never resumed; if it were, it would pause again.
         loop {
             self.pause(Pause::Stopped(Stop::Stopped));
         }

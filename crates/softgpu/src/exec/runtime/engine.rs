@@ -1,5 +1,5 @@
-//! What a host thread needs to run blocks: a window slot, stacks, fibers. Engines are kept on a shelf
-//! and lent to threads that run blocks, so that there are no more of them than ever ran at once.
+//! Engines: the window slot, stacks and fibers with which a host thread runs blocks. Idle engines are kept and lent to
+//! the next threads, so that there are no more of them than ever ran at once.
 
 use std::io;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Engine {
         index
     }
 
-    /// Throws away what hangs on the stack of fiber `index` and makes it fresh, to do `B`.
+    /// Resets the stack of fiber `index` and makes the fiber anew, to run `B`.
     pub fn reset<B: Body>(&mut self, index: usize) {
         let context: *mut DeviceThread = &mut *self.contexts[index];
         // SAFETY: as in `grow`; the old fiber of this stack is gone before the new one starts, and
@@ -92,7 +92,7 @@ static SHELF: Mutex<Shelf> = Mutex::new(Shelf {
 });
 static RETURNED: Condvar = Condvar::new();
 
-/// Engines that are kept for later, at least.
+/// The least number of idle engines that are kept.
 const KEPT: usize = 16;
 
 /// How often and how long a thread waits for an engine when no further one can be made.

@@ -1,4 +1,4 @@
-//! Stacks and coroutines in which threads run.
+//! Stacks and coroutines that run a kernel's threads.
 
 use std::io;
 use std::num::NonZeroUsize;

@@ -1,4 +1,4 @@
-//! A launch as the host threads that run its blocks share it.
+//! A grid: the state of a launch, shared by the host threads that run its blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
-//! What compiled code calls: slow paths of accesses, waiting, collectives, faults.
+//! Functions that compiled code calls: slow paths of accesses, waiting, collectives, faults.
 //!
-//! None of these may panic, and none may touch a kernel's memory: a fault there would not be ours.
+//! None of these may panic or touch a kernel's memory: a fault there would not be taken for the kernel's.
 
 use super::barrier::Others;
 use super::block::Block;

@@ -1,4 +1,4 @@
-//! Arithmetic that is not one machine instruction: directed rounding and approximations.
+//! Arithmetic that takes more than one machine instruction: directed rounding and approximations.
 
 use std::arch::asm;
 

@@ -1,6 +1,6 @@
 //! Barriers that are words of shared memory (`mbarrier`).
 //!
-//! The word's form is the device's own business; programs only hand it around:
+//! The form of the word is internal; programs only pass it on:
 //!
 //! ```text
 //! bit 63      62 .. 40           39 .. 20              19 .. 0
@@ -11,7 +11,7 @@
 //! and writing the word needs no care. Copies are done when they are issued, so that the bytes
 //! outstanding may be negative for a while: they are reported before they are expected.
 
-/// What is done with a barrier; part of the generated code.
+/// An operation on a barrier; its number is part of the generated code.
 pub mod action {
     /// A new barrier for so many arrivals.
     pub const INIT: u32 = 0;

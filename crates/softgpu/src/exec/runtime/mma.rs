@@ -1,4 +1,4 @@
-//! Products of small matrices by the lanes of a warp together: what `mma` and `wmma` compute.
+//! Computes `mma` and `wmma`: products of small matrices by the lanes of a warp together.
 //!
 //! Each lane brings elements of A (m x k), B (k x n) and C (m x n), and takes elements of D = A B + C. With g = lane / 4,
 //! t = lane % 4, and p elements in a register of 32 bits (1 for `f64`), element s of register r is, in `mma`:

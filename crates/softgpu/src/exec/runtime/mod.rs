@@ -1,4 +1,4 @@
-//! What runs compiled threads: contexts, fibers, blocks, collectives, the pool, faults.
+//! Runs compiled kernels: contexts, fibers, blocks, collectives, the pool, faults.
 //!
 //! ```text
 //! launch ──► Grid ──► pool thread ──► Engine (one per host thread: window slot, fibers)

@@ -1,4 +1,4 @@
-//! Kernels that launch kernels, and grids whose threads wait for one another: what the device's runtime does for them.
+//! The device runtime: launches kernels from kernels, and synchronises the threads of a grid.
 //!
 //! A launch is two calls. The first gives memory for the parameters, which the kernel fills; the second launches:
 //!

@@ -141,7 +141,7 @@ fn call(grid: *const Grid<'static>, count: u64) -> u64 {
     count
 }
 
-/// One thread fewer runs blocks of a grid.
+/// Counts one thread fewer that runs blocks of a grid.
 fn leave(state: &mut State, grid: *const Grid<'static>) {
     if let Some(job) = state.list.iter_mut().find(|j| j.grid == grid) {
         job.active -= 1;

@@ -1,6 +1,6 @@
-//! Helpers on rarely taken ways, wrapped so that they preserve all registers.
+//! Wraps helpers on slow paths so that they preserve all registers.
 //!
-//! Compiled code checks at almost every access and loop. If the slow way out of a check could change
+//! Compiled code checks at almost every access and loop. If the slow path of a check could change
 //! registers, everything that lives across the check would have to be kept in memory.
 
 use std::arch::naked_asm;

@@ -1,8 +1,8 @@
 //! Turns a memory fault of compiled code into the end of its launch.
 //!
-//! All accesses of a kernel are made by compiled code, never by helpers, so a fault is ours exactly
+//! All accesses of a kernel are made by compiled code, never by helpers, so a fault is the kernel's exactly
 //! when the instruction pointer lies in compiled code and the thread is running a fiber. Every other
-//! fault goes to the handler that was there before.
+//! fault is passed to the previous handler.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -113,7 +113,7 @@ impl Guard {
 
 const SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// What handled each of [`SIGNALS`] before; written once, before our handlers are in place.
+/// The previous handler of each of [`SIGNALS`]; written once, before the handlers here are installed.
 struct Previous(std::cell::UnsafeCell<[std::mem::MaybeUninit<libc::sigaction>; SIGNALS.len()]>);
 
 // SAFETY: written only inside `Once`, read only by handlers that are installed afterwards.
@@ -167,7 +167,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Hands the signal to the handler that was there before.
+/// Passes the signal to the previous handler.
 ///
 /// # Safety
 /// Only from a handler, with its arguments.

@@ -1,4 +1,4 @@
-//! What compiled code calls for textures and surfaces.
+//! Functions that compiled code calls for textures and surfaces.
 //!
 //! Positions and texels go through fields of the thread's context. Texels are read and written by [`load`] and
 //! [`store`] alone, whose addresses count as compiled code: memory that is gone is a fault of the kernel.
@@ -11,7 +11,7 @@ use super::helpers::block;
 use super::signal::CodeRange;
 use crate::exec::texture::{Position, Texture, between};
 
-/// What is asked of a texture or surface; part of the generated code.
+/// An operation on a texture or surface; part of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Reads a texel, filtered.
@@ -26,7 +26,7 @@ pub enum Action {
     Size,
 }
 
-/// What becomes of an access outside of a surface.
+/// How an access outside of a surface is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beyond {
     /// A fault.

@@ -1,4 +1,4 @@
-//! How many threads of the host, and of a block, there are.
+//! The numbers of host threads that run blocks, and of threads in a block.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

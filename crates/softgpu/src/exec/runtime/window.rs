@@ -34,7 +34,7 @@ const _: () = assert!(LOCAL_AT + LOCAL * MAX_THREADS as u64 <= SLOT);
 
 static USED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 
-/// A mapped slot; given back when dropped.
+/// A mapped slot; released when dropped.
 #[derive(Debug)]
 pub struct Slot {
     base: u64,
@@ -46,7 +46,7 @@ impl Slot {
     /// Maps a free slot.
     ///
     /// # Errors
-    /// None free, or the system refuses the mapping.
+    /// No slot is free, or the system refuses the mapping.
     pub fn new() -> io::Result<Self> {
         let mut used = USED.lock().unwrap_or_else(|e| e.into_inner());
         used.resize(SLOTS as usize, false);

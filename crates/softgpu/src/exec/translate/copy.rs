@@ -1,4 +1,4 @@
-//! `cp.async`, which copies at once here: committing and waiting then mean nothing.
+//! `cp.async`, which copies at once here, so committing and waiting have no effect.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};

@@ -1,4 +1,4 @@
-//! Integer arithmetic. `arithmetic` also hands floats on to where they belong.
+//! Integer arithmetic. `arithmetic` also passes operations on floats to their files.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};

@@ -1,9 +1,9 @@
-//! Loads and stores, and what addresses mean.
+//! Loads and stores, with the checks of addresses.
 //!
 //! Generic, global, local and constant addresses are pointers. Shared addresses are offsets into the
 //! block's shared memory. An access by pointer is checked inline for alignment and for lying in the
 //! window: the offset from the window's base, rotated so that misaligned low bits become high ones,
-//! must be below a constant. What fails goes to a helper, which returns if the access is fine after all.
+//! must be below a constant. If the check fails, a helper checks the access again and returns if it is valid.
 
 use std::mem::offset_of;
 

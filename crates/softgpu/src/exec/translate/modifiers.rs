@@ -1,4 +1,4 @@
-//! The dotted words of an instruction, taken one by one. A word that is left over is not supported.
+//! The modifiers of an instruction (`.word`), taken one by one. An instruction with one left over is not supported.
 
 use fermata_ptx::ast::{Instruction, Type};
 

@@ -1,4 +1,4 @@
-//! Calls of the runtime on the device, by which kernels launch kernels.
+//! Calls of the device runtime, by which kernels launch kernels.
 
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
 use fermata_ptx::ast::{Name, Operand, Type};

@@ -1,4 +1,4 @@
-//! What a name may stand for.
+//! Places: what a name in PTX refers to.
 
 use std::collections::HashMap;
 

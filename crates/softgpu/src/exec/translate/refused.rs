@@ -1,4 +1,4 @@
-//! Why an instruction is not translated.
+//! The reason why an instruction is not translated.
 
 use fermata_ptx::ast::Name;
 

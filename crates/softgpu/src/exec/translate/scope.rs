@@ -1,4 +1,4 @@
-//! What names mean where they stand.
+//! Scopes: declares names and resolves them to places.
 
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, types};
 use fermata_ptx::ast::{self, Linkage, Name, Space, Type};

@@ -1,4 +1,4 @@
-//! Textures and surfaces, by handle. The work is done by a helper.
+//! Accesses to textures and surfaces by handle, as calls of a helper.
 
 use std::mem::offset_of;
 

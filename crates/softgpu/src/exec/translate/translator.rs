@@ -1,4 +1,4 @@
-//! What every instruction is translated with: the function's builder, what is known so far, and calls out of generated code.
+//! The translator of one function: its builder, its state, and calls out of generated code.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Which untyped 32- and 64-bit registers hold floats.
+//! Decides which untyped 32- and 64-bit registers hold floats.
 //!
 //! Newer compilers declare every register `.b32` or `.b64`. Keeping a float in an integer register
 //! costs a move at each use, so the uses vote.

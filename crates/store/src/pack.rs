@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
 use crate::file_key::FileKey;
 use crate::format::{IndexRecord, PackHeader, PackId};
-use crate::{ChunkId, HostMemory, Result, Store, StoreError, host_memory, index, sync};
+use crate::{ChunkId, Result, Store, StoreError, host_memory, index, room, sync};
 
 /// Space is asked of the file system in steps of this many bytes.
 const STEP: u64 = 256 << 20;
@@ -152,20 +152,15 @@ impl OpenPack {
         })
     }
 
-    /// Refuses to grow to `end` bytes where the host's memory would not last: a file system in memory may be larger than that, and the
-    /// kernel ends processes when it is used up.
+    /// Refuses to grow to `end` bytes where the host's memory would not last.
     fn check_memory(&mut self, end: u64) -> Result<()> {
         if end <= self.memory {
             return Ok(());
         }
-        let step = end - self.memory + MEMORY_STEP;
-        match HostMemory::now().is_some_and(|it| it.beyond(LEFT) < step) {
-            true => Err(StoreError::full("write", &self.path, end - self.next)),
-            false => {
-                self.memory = end + MEMORY_STEP;
-                Ok(())
-            }
-        }
+        let to = end + MEMORY_STEP;
+        room::check_memory("write", &self.path, to - self.memory, LEFT)?;
+        self.memory = to;
+        Ok(())
     }
 
     /// Says that the place holds the chunk.

@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::format::PackId;
-use crate::{Result, Store, StoreError, index, sync};
+use crate::{Result, Store, StoreError, index, is_memory, room, sync};
+
+/// One part of so many of the host's memory is left to programs, whatever size a file system in memory has.
+const LEFT: u64 = 16;
 
 /// Bytes of a ready file.
 pub const READY_BYTES: u64 = 256 << 20;
@@ -24,11 +27,12 @@ impl Store {
     /// counts them.
     ///
     /// # Errors
-    /// `Full` when the file system has less room, `Locked` while a collection runs; what was made ready so
+    /// `Full` when the file system, or the host's memory, has less room, `Locked` while a collection runs; what was made ready so
     /// far stays.
     pub fn prepare(&self, bytes: u64) -> Result<u64> {
         let folder = self.ready_dir();
         sync::make_folder(&folder)?;
+        let in_memory = is_memory(&folder);
         let mut ready = self.ready_bytes();
         while ready < bytes {
             // Without it the file would be taken for one that a dead writer left.
@@ -36,6 +40,9 @@ impl Store {
             let id = PackId(sync::unique()?);
             // Under its final name only once its space is there.
             let temporary = index::pack_path(&self.tmp_dir(), id);
+            if in_memory {
+                room::check_memory("allocate", &temporary, READY_BYTES, LEFT)?;
+            }
             if let Err(e) = allocate(&temporary) {
                 // The first error is the one to report.
                 let _ = sync::remove_file(&temporary);

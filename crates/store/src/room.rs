@@ -1,8 +1,10 @@
 //! Whether a file system has space for the chunks that a writer is about to write.
 
+use std::path::Path;
+
 use crate::direct::blocks;
 use crate::free_space::FreeSpace;
-use crate::{Result, Store, StoreError};
+use crate::{HostMemory, Result, Store, StoreError};
 
 impl Store {
     /// Refuses when there is no room for chunks of these lengths, before the first is written. That there is
@@ -21,9 +23,45 @@ impl Store {
     }
 }
 
+/// Refuses to take `bytes` of memory for a file at `path`, unless one part of `parts` of the host's memory is left then. A file system in
+/// memory may be larger than that, and the kernel ends processes when memory is used up.
+///
+/// # Errors
+/// `Full`, with what could be taken.
+pub(crate) fn check_memory(op: &'static str, path: &Path, bytes: u64, parts: u64) -> Result<()> {
+    let left = HostMemory::now().map_or(u64::MAX, |it| it.beyond(parts));
+    lasts(op, path, bytes, left)
+}
+
+fn lasts(op: &'static str, path: &Path, needed: u64, left: u64) -> Result<()> {
+    if needed <= left {
+        return Ok(());
+    }
+    Err(StoreError::Full {
+        op,
+        path: path.into(),
+        needed,
+        left: Some(FreeSpace {
+            bytes: left,
+            files: None,
+        }),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_does_not_last_is_refused_with_what_could_be_taken() {
+        let path = Path::new("/store/tmp/a.pack");
+        lasts("write", path, 100, 100).unwrap();
+        let refused = lasts("write", path, 101, 100).unwrap_err().to_string();
+        let words = ["/store/tmp/a.pack", "101 bytes more", "100 bytes left"];
+        assert!(words.iter().all(|it| refused.contains(it)), "{refused}");
+        check_memory("write", path, 1, 64).unwrap();
+        check_memory("write", path, u64::MAX, 64).unwrap_err();
+    }
 
     #[test]
     fn a_full_disk_is_described() {

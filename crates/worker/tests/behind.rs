@@ -123,7 +123,7 @@ impl Image {
     }
 }
 
-fn standing(worker: &mut Worker) -> Restoring {
+pub fn standing(worker: &mut Worker) -> Restoring {
     match worker.ask(ToWorker::Restoring) {
         FromWorker::Restoring(it) => it,
         other => panic!("{other:?}"),
@@ -141,7 +141,7 @@ fn wait(worker: &mut Worker, until: Instant) -> Stand {
     }
 }
 
-fn wait_complete(worker: &mut Worker) {
+pub fn wait_complete(worker: &mut Worker) {
     let stand = wait(worker, Instant::now() + PATIENCE);
     assert_eq!(stand, Stand::Complete);
 }

@@ -2,19 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::behind::{standing, wait_complete};
 use crate::common::hold::COPIES;
 use crate::common::scene::{CHUNK, Scene};
 use crate::common::{PATIENCE, Worker, digests, hold, words};
 use fermata_control::worker::{
-    FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker, Validate,
+    FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker, Validate,
 };
-
-fn standing(worker: &mut Worker) -> Restoring {
-    match worker.ask(ToWorker::Restoring) {
-        FromWorker::Restoring(it) => it,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn what_the_program_used_after_a_checkpoint_comes_first() {
@@ -57,10 +51,6 @@ fn what_the_program_used_after_a_checkpoint_comes_first() {
     }
     assert_eq!(standing(&mut worker).stand, Stand::Coming);
     only.release(COPIES);
-    while standing(&mut worker).stand == Stand::Coming {
-        assert!(Instant::now() < until, "the rest does not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(standing(&mut worker).stand, Stand::Complete);
+    wait_complete(&mut worker);
     worker.detach(program);
 }

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::worker::{FailureKind, FromWorker, Tier, TierState, ToWorker};
+use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_control::{Paths, settings};
 use fermata_store::{HostMemory, Store};
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-use crate::failure::{Result, fail, from_store};
+use crate::failure::{Result, from_store};
 use crate::images::cache::ImageCache;
 use crate::worker::{Pending, Worker, unexpected};
 
@@ -25,9 +25,6 @@ use crate::worker::{Pending, Worker, unexpected};
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// What could not be made ready is tried again after this time, after twice that, and so on up to the second.
 const RETRY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
-
-/// One part of so many of the host's memory is left to programs.
-const LEFT: u64 = 16;
 
 /// See the module.
 pub struct MemoryTier {
@@ -187,16 +184,7 @@ impl MemoryTier {
         // What is missing is told by the store.
         let _ = std::fs::create_dir_all(&self.images);
         let store = Store::open(folder, true).map_err(|e| from_store(&e))?;
-        let mut ready = store.ready_bytes();
-        while ready < self.ready {
-            // What is made ready is taken from all programs of the host, whatever the limit says.
-            if HostMemory::now().is_some_and(|it| it.beyond(LEFT) == 0) {
-                let message = "less than a sixteenth of the host's memory is available";
-                return Err(fail(FailureKind::Host, message));
-            }
-            // One pack more.
-            ready = store.prepare(ready + 1).map_err(|e| from_store(&e))?;
-        }
+        store.prepare(self.ready).map_err(|e| from_store(&e))?;
         Ok(())
     }
 }

@@ -39,12 +39,18 @@ pub enum ToHelper {
         /// Their numbers.
         pids: Vec<u32>,
     },
-    /// Whatever these are, bring them to where they run [`FromHelper::Done`]. All are tried.
-    BringBack {
+    /// Move it back, on the GPUs of this host [`FromHelper::Done`]: their calls wait still. All are tried.
+    Restore {
         /// Their numbers.
         pids: Vec<u32>,
         /// GPUs that take the place of others, by their UUIDs in the usual form; none: the same as before.
         pairs: Vec<(String, String)>,
+    },
+    /// Whatever these are, bring them to where they run [`FromHelper::Done`]. All are tried. One that has ended after its
+    /// calls were let go on has run.
+    BringBack {
+        /// Their numbers.
+        pids: Vec<u32>,
     },
     /// These need not be brought back when the daemon ends [`FromHelper::Done`].
     Forget,

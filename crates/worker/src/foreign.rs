@@ -13,6 +13,7 @@ use fermata_control::foreign::{
 use fermata_control::worker::Device;
 use fermata_control::{Connection, wait};
 use fermata_device::{Driver, DriverError, ProcessStand, UuidPair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::output;
 
@@ -22,6 +23,9 @@ const IDLE: Duration = Duration::from_secs(3600);
 const TRACED: Duration = Duration::from_secs(3600);
 /// How often the helper checks whether CRIU still does.
 const TURN: Duration = Duration::from_millis(50);
+
+/// How long a process may take to end, from the moment when its memory is gone.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// The helper's end of the conversation.
 type Link = Connection<ToHelper, FromHelper>;
@@ -89,7 +93,8 @@ impl Helper<'_> {
             ToHelper::Stands { pids } => return FromHelper::Stands(self.stands(&pids)),
             ToHelper::Lock { pids, limit_ms } => self.lock(&pids, Duration::from_millis(limit_ms)),
             ToHelper::Checkpoint { pids } => self.checkpoint(&pids),
-            ToHelper::BringBack { pids, pairs } => self.bring_back(&pids, &pairs),
+            ToHelper::Restore { pids, pairs } => self.restore(&pids, &pairs),
+            ToHelper::BringBack { pids } => self.bring_back(&pids),
             ToHelper::Forget => {
                 self.held.clear();
                 Ok(())
@@ -139,7 +144,7 @@ impl Helper<'_> {
             if let Err(error) = self.driver.lock_process(*pid, limit) {
                 self.held.pop();
                 // The first reason is of more use than a failure of the way back.
-                let _ = self.bring_back(&self.held.clone(), &[]);
+                let _ = self.bring_back(&self.held.clone());
                 return Err(refusal(*pid, DriverStep::Lock, &error));
             }
         }
@@ -154,22 +159,28 @@ impl Helper<'_> {
         at_once(pids, one)
     }
 
-    /// Restores what is checkpointed, and unlocks it.
-    fn bring_back(&mut self, pids: &[u32], pairs: &[(String, String)]) -> Result<(), Refusal> {
+    /// Moves the device memory of checkpointed processes back to GPUs.
+    fn restore(&self, pids: &[u32], pairs: &[(String, String)]) -> Result<(), Refusal> {
         let parsed = |(old, new): &(String, String)| Some((parse_uuid(old)?, parse_uuid(new)?));
         let pairs: Vec<UuidPair> = pairs.iter().filter_map(parsed).collect();
+        at_once(pids, |pid| self.restore_one(pid, &pairs))
+    }
+
+    fn restore_one(&self, pid: u32, pairs: &[UuidPair]) -> Result<(), Refusal> {
+        let done = self.driver.restore_process(pid, pairs);
+        done.map_err(|error| refusal(pid, DriverStep::Restore, &error))
+    }
+
+    /// Restores what is checkpointed, and unlocks it.
+    fn bring_back(&mut self, pids: &[u32]) -> Result<(), Refusal> {
         let one = |pid: u32| {
             let stand = self.driver.process_stand(pid);
             if stand == Ok(ProcessStand::Checkpointed) {
-                let done = self.driver.restore_process(pid, &pairs);
-                done.map_err(|error| refusal(pid, DriverStep::Restore, &error))?;
+                self.restore_one(pid, &[])?;
             }
             match stand {
                 Ok(ProcessStand::Running) => Ok(()),
-                Ok(ProcessStand::Locked | ProcessStand::Checkpointed) => {
-                    let done = self.driver.unlock_process(pid);
-                    done.map_err(|error| refusal(pid, DriverStep::Unlock, &error))
-                }
+                Ok(ProcessStand::Locked | ProcessStand::Checkpointed) => self.unlock_one(pid),
                 Ok(ProcessStand::Failed) => Err(Refusal {
                     pid,
                     step: DriverStep::Restore,
@@ -184,6 +195,19 @@ impl Helper<'_> {
         done
     }
 
+    /// Lets calls of a process go on. One that does its last ones may have ended before the driver has the answer: the
+    /// driver calls that an error, but the process has run.
+    fn unlock_one(&self, pid: u32) -> Result<(), Refusal> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // Opened while it is locked, so it is this process's.
+        let life = number.and_then(|it| pidfd_open(it, PidfdFlags::empty()).ok());
+        let has_ended = || life.is_some_and(|it| wait::becomes_readable(&it, ENDING));
+        match self.driver.unlock_process(pid) {
+            Err(error) if !has_ended() => Err(refusal(pid, DriverStep::Unlock, &error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// The daemon has gone: releases the processes that are still locked, once CRIU has let go of them.
     fn release(&mut self) {
         if self.held.is_empty() {
@@ -194,7 +218,7 @@ impl Helper<'_> {
         // Polled: the kernel tells only the tracer of its end.
         wait::until(TRACED, TURN, || free().then_some(()));
         let held = std::mem::take(&mut self.held);
-        let back = self.bring_back(&held, &[]);
+        let back = self.bring_back(&held);
         let waited = begun.elapsed().as_secs_f64();
         output::tell(&match back {
             Ok(()) => format!("processes {held:?} go on, {waited:.1} s after the daemon's end"),

@@ -210,6 +210,29 @@ fn a_restored_program_is_checkpointed_again_by_name_and_ended() -> Result<()> {
     scene.close()
 }
 
+/// It ends as soon as its calls go on, most often before the driver has said that they do.
+#[test]
+fn a_program_that_was_taken_at_its_last_step_ends_as_it_does() -> Result<()> {
+    let scene = Scene::new()?;
+    let options = &["--steps", "20", "--size", "16"];
+    let straight = scene.straight("heat2d", options)?;
+    let program = ByHand::held(&scene, "heat2d", options, 20)?;
+    program.wait_steps(1)?;
+    let output = program.output.clone();
+    program
+        .checkpoint("last", &["--then", "stop"])?
+        .success("checkpoint")?;
+    scene.let_go()?;
+    for name in ["a", "b", "c", "d"] {
+        restore(&scene, "last", name, &["--ignore-changed-files"])?.success("restore")?;
+        wait_exited(&scene, name)?;
+        let printed = Output::parse(&fs::read_to_string(&output)?)?;
+        printed.check_complete(&straight).context(name)?;
+    }
+    drop(program);
+    scene.close()
+}
+
 #[test]
 fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
     let scene = Scene::new()?;

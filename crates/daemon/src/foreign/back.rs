@@ -59,10 +59,10 @@ impl Returning {
         }))
     }
 
-    /// Lets the driver bring back the processes in the namespace of `init`.
+    /// Lets the driver bring back the processes in the namespace of `init`. None makes a call before all are on their GPUs.
     ///
     /// # Errors
-    /// What it says; what it has brought back runs.
+    /// What it says.
     pub(crate) fn bring_back(&self, daemon: &Daemon, init: ProcessId) -> Result<()> {
         let outer = |inner: &u32| proc::outer_pid(init.pid, *inner);
         moments::pass("foreign-return");
@@ -70,7 +70,8 @@ impl Returning {
         let pids =
             pids.ok_or_else(|| fail(FailureKind::Internal, "the restored process has ended"))?;
         let helper = Helper::start(daemon, &self.driver, &self.variables)?;
-        helper.bring_back(&pids, &self.pairs, self.bytes)
+        helper.restore(&pids, &self.pairs, self.bytes)?;
+        helper.bring_back(&pids, self.bytes)
     }
 
     /// The GPUs, and whether they are the software GPU's.

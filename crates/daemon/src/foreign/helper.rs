@@ -140,16 +140,26 @@ impl Helper {
         self.done(&ToHelper::Checkpoint { pids }, time_of(bytes))
     }
 
-    /// Brings processes to where they run, whatever they are; `bytes` is what they may have in host memory.
+    /// Moves `bytes` of device memory of checkpointed processes from their host memory to the GPUs that `pairs` name. Their
+    /// calls wait still.
     ///
     /// # Errors
-    /// In words of users: one of them stands still.
-    pub fn bring_back(&self, pids: &[u32], pairs: &[(String, String)], bytes: u64) -> Result<()> {
-        let request = ToHelper::BringBack {
+    /// In words of users: one of them is not on its GPU.
+    pub fn restore(&self, pids: &[u32], pairs: &[(String, String)], bytes: u64) -> Result<()> {
+        let request = ToHelper::Restore {
             pids: pids.to_vec(),
             pairs: pairs.to_vec(),
         };
         self.done(&request, time_of(bytes))
+    }
+
+    /// Brings processes to where they run, whatever they are; `bytes` is what they may have in host memory.
+    ///
+    /// # Errors
+    /// In words of users: one of them stands still.
+    pub fn bring_back(&self, pids: &[u32], bytes: u64) -> Result<()> {
+        let pids = pids.to_vec();
+        self.done(&ToHelper::BringBack { pids }, time_of(bytes))
     }
 
     /// What is locked stays so when the daemon ends.

@@ -47,6 +47,25 @@ fn any_losses_of_a_group_come_back() {
     }
 }
 
+/// What was computed again is good for computing others again, also in another place, before there is another checkpoint.
+#[test]
+fn losses_one_after_the_other_come_back_from_one_checkpoint() {
+    let set = code(4, 2);
+    let parent = tempfile::tempdir().unwrap();
+    let mut dir = parent.path().join("node");
+    write(&dir, 4, &STEPS, &set);
+    for (lost, to) in [(0, "on-another-disk"), (2, "o")] {
+        // The time and the place of what is computed again are others than those of what was lost.
+        let moved = parent.path().join(to);
+        std::fs::rename(&dir, &moved).unwrap();
+        dir = moved;
+        lose(&dir, lost);
+        let (step, levels) = read(&dir, 4, &set);
+        let want = (0..4).map(|rank| if rank == lost { 3 } else { 1 });
+        assert_eq!((step, levels), (2, want.collect::<Vec<_>>()));
+    }
+}
+
 #[test]
 fn eight_ranks_in_two_groups_on_four_hosts() {
     let dir = tempfile::tempdir().unwrap();

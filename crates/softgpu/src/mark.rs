@@ -53,7 +53,7 @@ impl Mark {
         }
     }
 
-    /// When the stream passed the mark, if it has and the mark keeps time.
+    /// When a stream of this process passed the mark, if it has.
     pub fn time(&self) -> Option<Instant> {
         *self.passed.lock()
     }

@@ -3,13 +3,25 @@
 //! ```text
 //!  header: manifest and chunk table │ every chunk once, in the table's order
 //! ```
+//! Parity is computed over it, so a checkpoint that was computed again must give the bytes that the lost one gave.
 
 use fermata_store::image::Image;
+use serde::{Deserialize, Serialize};
 
 use super::site::Site;
 use super::table::once;
 use crate::checkpoint::transfer::{Incoming, Outgoing};
 use crate::{AppError, Result};
+
+/// What the header has of the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) enum Header {
+    /// All of it, with when and where the checkpoint was committed: older parity was made so.
+    #[default]
+    Committed,
+    /// What is the same for every copy of the checkpoint.
+    AnyCopy,
+}
 
 /// A checkpoint that is read as a stream.
 pub(crate) struct Reading {
@@ -23,8 +35,11 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Opens a checkpoint.
-    pub(crate) fn open(site: &Site, image: &Image) -> Result<Self> {
-        let out = Outgoing::open(site, image)?;
+    pub(crate) fn open(site: &Site, image: &Image, header: Header) -> Result<Self> {
+        let out = match header {
+            Header::Committed => Outgoing::open(site, image),
+            Header::AnyCopy => Outgoing::of_any_copy(site, image),
+        }?;
         let mut at = out.header().len() as u64;
         let mut chunks = Vec::new();
         for index in once(out.table()) {

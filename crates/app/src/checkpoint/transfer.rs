@@ -47,9 +47,18 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Opens a checkpoint for sending.
     pub(crate) fn open(site: &Site, image: &Image) -> Result<Self> {
+        Self::with(site, image, image.manifest())
+    }
+
+    /// With a header that is the same for every copy of the checkpoint.
+    pub(crate) fn of_any_copy(site: &Site, image: &Image) -> Result<Self> {
+        Self::with(site, image, &image.manifest().uncommitted())
+    }
+
+    fn with(site: &Site, image: &Image, manifest: &Manifest) -> Result<Self> {
         let op = AppError::store(OP);
         let table = image.chunk_table().map_err(&op)?;
-        let manifest = image.manifest().encode();
+        let manifest = manifest.encode();
         let mut header = (manifest.len() as u64).to_le_bytes().to_vec();
         header.extend_from_slice(&manifest);
         header.extend_from_slice(&again(&table, OP)?.encode());

@@ -28,7 +28,8 @@ pub enum Backing {
     Private,
     /// A part of a file that is mapped as shared.
     Shared(Part),
-    /// Shared in parts that are not one piece of one file, or of a file that cannot be opened.
+    /// Shared in parts that are not one piece of one file, or of a file that cannot be opened; or the kernel's table cannot be
+    /// read.
     Unknown,
 }
 
@@ -45,9 +46,8 @@ struct Line<'t> {
 
 /// The memory behind the `size` bytes at `start`, which are whole, mapped pages.
 pub fn at(start: Address, size: u64) -> Backing {
-    // Without the table, the memory is taken for private.
     let Ok(table) = fs::read("/proc/self/maps") else {
-        return Backing::Private;
+        return Backing::Unknown;
     };
     let table = String::from_utf8_lossy(&table);
     let end = start.saturating_add(size);

@@ -14,7 +14,7 @@ use super::parts::Parts;
 use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
-use crate::images::space;
+use crate::images::space::{self, Needs};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::session::Session;
@@ -55,8 +55,9 @@ pub(crate) fn target(
 const MARGIN: u64 = 16 << 20;
 
 /// Refuses if the image cannot fit; for its chunks `ready` bytes are already reserved. If the session has an image in
-/// the daemon's image folder, most of its data may be in the store: then only the space for its other files must be free,
-/// and if the disk fills up nevertheless, the checkpoint fails. Returns how many bytes the image may take.
+/// `folder` or in the daemon's image folder, most of its data may be in the store: then only the space for its other files must be
+/// free, and if the disk fills up nevertheless, the checkpoint fails. Returns how many bytes the image may take on the file system
+/// of `folder`.
 ///
 /// # Errors
 /// `User`, with the numbers.
@@ -67,18 +68,21 @@ pub(super) fn check_space(
     folder: &Path,
     ready: u64,
 ) -> Result<u64> {
-    let needed = needed_bytes(session, root)?.saturating_sub(ready);
-    let enough = space::check_space(folder, needed);
-    enough.or_else(|refusal| match newest_host_bytes(daemon, session) {
+    let store = daemon.paths.store();
+    let mut needs = needs(session, root)?;
+    needs.chunks = needs.chunks.saturating_sub(ready);
+    let enough = needs.check(folder, &store);
+    let folders = [folder, &daemon.paths.images];
+    enough.or_else(|refusal| match newest_host_bytes(&folders, session) {
         Some(bytes) => space::check_space(folder, bytes + MARGIN),
         None => Err(refusal),
     })?;
-    Ok(needed)
+    Ok(needs.at(folder, &store))
 }
 
-/// Bytes of host files in the session's newest image in the daemon's image folder.
-fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
-    let entries = fs::read_dir(&daemon.paths.images).ok()?.flatten();
+/// Bytes of host files in the session's newest image in these folders.
+fn newest_host_bytes(folders: &[&Path], session: &Session) -> Option<u64> {
+    let entries = folders.iter().flat_map(fs::read_dir).flatten().flatten();
     let images = entries
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
         .filter_map(|entry| Image::open(&entry.path()).ok())
@@ -87,22 +91,23 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
     Some(newest.manifest().host_bytes())
 }
 
-/// Bytes that the image takes at most, that is, if the store has none of its chunks.
-fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
-    let host = space::resident_bytes(root.pid) + MARGIN;
+/// What the image takes if the store has none of its chunks.
+fn needs(session: &Session, root: ProcessId) -> Result<Needs> {
     let (workers, paused) = {
         let inner = session.lock();
         (inner.workers(), inner.paused().map(|it| it.data.clone()))
     };
-    let host = host + paused.map_or(0, |it| it.device_bytes + it.host_bytes);
-    workers.into_iter().try_fold(host, |bytes, worker| {
+    let files = space::resident_bytes(root.pid) + MARGIN;
+    let chunks = paused.map_or(0, |it| it.device_bytes + it.host_bytes);
+    let chunks = workers.into_iter().try_fold(chunks, |bytes, worker| {
         match worker.held_bytes() {
             Ok(held) => Ok(bytes + held),
             // Its process has ended, and will not be in the image.
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(bytes),
             Err(failure) => Err(failure),
         }
-    })
+    })?;
+    Ok(Needs { files, chunks })
 }
 
 /// Makes the manifest.

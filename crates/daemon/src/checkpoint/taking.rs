@@ -25,7 +25,7 @@ pub(super) struct Taking<'a> {
     pub tcp_close: bool,
     /// Whether host memory may be copied before the stop.
     pub copies_memory: bool,
-    /// Bytes that the image may take.
+    /// Bytes that the image may take on the file system of its folder.
     pub needed_bytes: u64,
     pub phases: Phases,
 }

@@ -1,6 +1,7 @@
 //! Measures the memory of a program's processes and the free disk space, and checks that an image fits.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fermata_control::worker::FailureKind;
@@ -17,6 +18,48 @@ pub fn resident_bytes(root: u32) -> u64 {
         Some(pages * rustix::param::page_size() as u64)
     };
     proc::tree(root).into_iter().filter_map(of).sum()
+}
+
+/// Bytes that an image needs at most, if nothing of it is there already.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    /// In its own folder: files of the host process.
+    pub files: u64,
+    /// In the store: chunks of buffers.
+    pub chunks: u64,
+}
+
+impl Needs {
+    /// Refuses when the file systems of the image's folder and of the store have not room for it.
+    ///
+    /// # Errors
+    /// As [`check_space`].
+    pub fn check(&self, folder: &Path, store: &Path) -> Result<()> {
+        if are_on_one(folder, store) {
+            return check_space(folder, self.files.saturating_add(self.chunks));
+        }
+        check_space(folder, self.files)?;
+        check_space(store, self.chunks)
+    }
+
+    /// Bytes of it on the file system of `folder`.
+    pub fn at(&self, folder: &Path, store: &Path) -> u64 {
+        match are_on_one(folder, store) {
+            true => self.files.saturating_add(self.chunks),
+            false => self.files,
+        }
+    }
+}
+
+/// Whether two folders are on one file system.
+fn are_on_one(one: &Path, other: &Path) -> bool {
+    file_system(one) == file_system(other)
+}
+
+/// The device number of a folder, or of where it will be made.
+fn file_system(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find_map(|it| fs::metadata(it).ok())?;
+    Some(there.dev())
 }
 
 /// Refuses when the file system of `folder` has not room for `bytes`.
@@ -80,6 +123,23 @@ mod tests {
         let folder = std::env::var_os(FOLDER).expect("set by the test above");
         let free = free_bytes(Path::new(&folder)).expect("told");
         assert!(free > 1 << 20 && free < 1 << 44, "{free}");
+    }
+
+    #[test]
+    fn each_part_of_an_image_needs_room_where_it_goes() {
+        let (disk, memory) = (Path::new("/not/there"), Path::new("/dev/shm"));
+        let needs = |files, chunks| Needs { files, chunks };
+        assert_eq!(needs(1, 2).at(disk, disk), 3);
+        assert_eq!(needs(1, 2).at(memory, disk), 1);
+        for (needs, place) in [
+            (needs(u64::MAX, 1), "/dev/shm"),
+            (needs(1, u64::MAX), "/not/there"),
+        ] {
+            let failure = needs.check(memory, disk).expect_err("too much");
+            assert!(failure.message.contains(place), "{}", failure.message);
+            assert!(needs.check(disk, disk).is_err());
+        }
+        assert!(needs(1, 1).check(memory, disk).is_ok());
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub const PROCESS_FILES: [&str; 4] = [
     "host/files.img",
 ];
 
-/// The contents of `manifest.json`.
+/// The contents of `manifest.json`. A field that is added is written only where it is not its default: parity is computed over these
+/// bytes, also by later releases.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
@@ -287,6 +288,20 @@ impl Manifest {
         match &self.store_bytes {
             Some(bytes) => Path::new(OsStr::from_bytes(bytes)),
             None => Path::new(&self.store),
+        }
+    }
+
+    /// The same without what [`super::Draft::commit`] sets: the same bytes for every copy of an image, wherever and whenever it was
+    /// committed.
+    pub fn uncommitted(&self) -> Self {
+        Self {
+            name: String::new(),
+            created: String::new(),
+            store: String::new(),
+            store_bytes: None,
+            parts: Vec::new(),
+            files: Vec::new(),
+            ..self.clone()
         }
     }
 

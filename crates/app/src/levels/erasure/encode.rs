@@ -14,7 +14,7 @@ use super::group::Stripes;
 use super::parity::{KEY, Parity, Stream};
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::record::Record;
-use crate::checkpoint::stream::Reading;
+use crate::checkpoint::stream::{Header, Reading};
 use crate::ranks::comm::{Comm, exchange, together};
 use crate::{AppError, Result};
 
@@ -25,7 +25,7 @@ pub(crate) fn encode(comm: &dyn Comm, erasure: &Erasure, sequence: u64) -> Resul
     let opened = erasure
         .local
         .image(sequence)
-        .and_then(|image| Reading::open(&erasure.local, &image));
+        .and_then(|image| Reading::open(&erasure.local, &image, Header::AnyCopy));
     let reading = together(comm, opened)?;
     let run = erasure.local.image(sequence).and_then(|i| Record::of(&i));
     let run = together(comm, run)?.run;
@@ -60,6 +60,7 @@ fn describe(
     Ok(Parity {
         sequence,
         run,
+        header: Header::AnyCopy,
         members: erasure.members.clone(),
         losses: erasure.losses as u32,
         block: stripes.block,

@@ -5,6 +5,7 @@ use fermata_store::image::Image;
 use serde::{Deserialize, Serialize};
 
 use super::group::Stripes;
+use crate::checkpoint::stream::Header;
 use crate::{AppError, Result};
 
 /// The manifest's key under which it is kept.
@@ -27,6 +28,9 @@ pub(super) struct Parity {
     /// The run that made the checkpoint; 0 in what older releases wrote.
     #[serde(default)]
     pub(super) run: u64,
+    /// What the streams begin with.
+    #[serde(default)]
+    pub(super) header: Header,
     /// Ranks, in the order of the geometry.
     pub(super) members: Vec<u32>,
     /// How many of them may be lost.

@@ -156,7 +156,7 @@ impl<'a> Rebuilding<'a> {
         if left.data[own] {
             let opened = site
                 .image(parity.sequence)
-                .and_then(|image| Reading::open(site, &image));
+                .and_then(|image| Reading::open(site, &image, parity.header));
             match opened {
                 Ok(opened) => reading = Some(opened),
                 Err(e) => failure = Some(e),

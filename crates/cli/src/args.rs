@@ -15,7 +15,8 @@ Examples:
 
 Exit status: 0 fine, 1 the request or the user's files, 2 wrong usage or a bug, 3 partly done, 10 no such image
 or session, 11 locked, 12 damaged, 13 this host cannot, 14 not checkpointable, 130 interrupted.
-`fermata run` returns the status of the program; 125 when Fermata fails before the program starts.";
+`fermata run` returns the status of the program; 125 when Fermata fails before the program starts, 124 when it fails
+afterwards (the program may still run).";
 
 /// Checkpoint, restore and copy running GPU programs.
 #[derive(Debug, Parser)]
@@ -32,50 +33,31 @@ pub struct Cli {
     pub quiet: bool,
 }
 
+// No doc comments on the variants: clap would show them in place of the verbs' own help.
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Start a program under Fermata.
     Run(verb::run::Args),
-    /// List sessions.
     Ps(verb::ps::Args),
-    /// Print what a session's program has printed.
     Logs(verb::logs::Args),
-    /// End a session, or send it another signal.
     Kill(verb::kill::Args),
-    /// Wait until a session's program has ended.
     Wait(verb::wait::Args),
-    /// Take an image of a session, or of a process that Fermata has not started.
     Checkpoint(verb::checkpoint::Args),
-    /// Start sessions from an image.
     Restore(verb::restore::Args),
-    /// Free a session's GPU memory; its program stands still until it is resumed.
     Pause(verb::pause::Args),
-    /// Continue a paused session.
     Resume(verb::resume::Args),
-    /// Keep a program alive: take images of it, and restart it from the newest when it dies.
     Protect(verb::protect::Args),
-    /// Serve HTTP requests from instances of a program that are restored on demand.
     Function(verb::function::Args),
-    /// List, examine, compare and remove images.
     Images(verb::images::Args),
-    /// Draw how an image was taken, as a page or as a trace.
     Report(verb::report::Args),
-    /// Run a program and write which memory it touches.
     Trace(verb::trace::Args),
-    /// Plan intervals and collaborative schedules.
     Plan(verb::plan::Args),
-    /// Measure what Fermata costs on this machine.
     Bench(verb::bench::Args),
-    /// Say what this host, or a session, can and cannot do, and the fix.
     Doctor(verb::doctor::Args),
-    /// Run the daemon in the foreground.
     Serve(verb::serve::Args),
-    /// Print the versions of the command and the daemon.
+    Shutdown(verb::shutdown::Args),
     Version(verb::version::Args),
-    /// Print a completion script for a shell.
     Completions(verb::completions::Args),
-    /// Write the files that packages install beside the programs.
     #[command(hide = true)]
     Share(verb::share::Args),
 }
@@ -107,6 +89,7 @@ impl Verb {
             Self::Bench(args) => verb::bench::call(args, printer),
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),
+            Self::Shutdown(args) => verb::shutdown::call(&args, printer),
             Self::Version(args) => verb::version::call(args, printer),
             Self::Completions(args) => verb::completions::call(args, Cli::command(), printer),
             Self::Share(args) => verb::share::call(&args, Cli::command()),

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::daemon::{Daemon, Waiting};
-use crate::failure::{Failure, INTERNAL, USER};
+use crate::failure::{Failure, INTERNAL, INTERRUPTED, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
 
@@ -91,7 +91,7 @@ pub fn attend(
             interrupts += 1;
             if interrupts > PATIENCE {
                 let text = format!("session `{}` does not end", session.name);
-                return Err(Failure::new(130, text)
+                return Err(Failure::new(INTERRUPTED, text)
                     .hint(format!("`fermata kill {}` ends it", session.name)));
             }
             forward(&session.name, signal, printer);

@@ -93,14 +93,18 @@ impl Daemon {
         fs::read_to_string(format!("/proc/{pid}/stat")).ok()
     }
 
-    /// It has closed the connection: waits until its process has ended, for a moment at most. Its socket is there until then.
-    fn await_end(&self) {
+    /// Waits until its process has ended, which holds its socket until then; false if it has not within `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
         let pid = self.connection.peer_pid().ok();
         let pid = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let lives = || self.stat().is_some_and(|stat| !has_ended(&stat));
-        if let Some(pid) = pid {
-            wait::process_ends(pid, POLL, lives);
-        }
+        pid.is_none_or(|pid| wait::process_ends(pid, limit, lives))
+    }
+
+    /// It has closed the connection: lets it end, for a moment at most.
+    fn await_end(&self) {
+        // What comes next looks whether it has ended.
+        let _ = self.ends_within(POLL);
     }
 
     /// Lets `turn` pass between two questions. Its end ends the pause.
@@ -201,7 +205,7 @@ pub fn unexpected(answer: &FromDaemon) -> Failure {
         INTERNAL,
         format!("the daemon gave an answer that does not fit: {kind}"),
     )
-    .hint("the daemon may be of another release: end it and try again")
+    .hint("the daemon may be of another release: end it with `fermata shutdown`, and try again")
 }
 
 /// Asks what changes nothing, starting the daemon when there is none, and the next one when the daemon ends

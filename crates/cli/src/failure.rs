@@ -25,6 +25,8 @@ pub const DAMAGED: u8 = 12;
 pub const HOST: u8 = 13;
 /// The program cannot be checkpointed.
 pub const NOT_CHECKPOINTABLE: u8 = 14;
+/// `run`: Fermata cannot follow the program any more, which has started and may still run.
+pub const AFTER_START: u8 = 124;
 /// `run`: Fermata failed before the program started.
 pub const BEFORE_START: u8 = 125;
 /// `run`: the program cannot be executed.
@@ -51,6 +53,7 @@ pub struct Failure {
     /// Whether the daemon has ended before it has answered.
     pub hung_up: bool,
     broken_pipe: bool,
+    started: bool,
 }
 
 impl Failure {
@@ -62,6 +65,7 @@ impl Failure {
             hint: String::new(),
             hung_up: false,
             broken_pipe: false,
+            started: false,
         }
     }
 
@@ -94,15 +98,26 @@ impl Failure {
         self.broken_pipe
     }
 
-    /// As a failure before the program of `run` has started.
+    /// As a failure after the program of `run` has started.
+    #[must_use]
+    pub fn after_start(self) -> Self {
+        Self {
+            status: match self.status {
+                INTERRUPTED => INTERRUPTED,
+                _ => AFTER_START,
+            },
+            started: true,
+            ..self
+        }
+    }
+
+    /// As a failure before the program of `run` has started, unless it is known that it has.
     #[must_use]
     pub fn before_start(self) -> Self {
         match self.status {
             NOT_EXECUTABLE | NO_PROGRAM => self,
-            _ => Self {
-                status: BEFORE_START,
-                ..self
-            },
+            _ if self.started => self,
+            _ => self.with_status(BEFORE_START),
         }
     }
 }
@@ -230,6 +245,10 @@ mod tests {
     fn failures_before_the_start_are_told_from_the_programs() {
         assert_eq!(Failure::new(LOCKED, "x").before_start().status, 125);
         assert_eq!(Failure::new(NO_PROGRAM, "x").before_start().status, 127);
+        for (status, told) in [(LOCKED, 124), (INTERRUPTED, 130)] {
+            let failure = Failure::new(status, "x").after_start().before_start();
+            assert_eq!(failure.status, told);
+        }
     }
 
     #[test]

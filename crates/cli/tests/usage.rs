@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Finished, Place, finish};
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "run",
     "ps",
     "logs",
@@ -23,6 +23,7 @@ const VERBS: [&str; 17] = [
     "bench",
     "doctor",
     "serve",
+    "shutdown",
     "version",
     "completions",
 ];
@@ -40,6 +41,10 @@ fn every_verb_has_help_with_examples() {
         );
         assert!(done.stdout.contains(&format!("fermata {verb}")), "{verb}");
         assert!(done.stderr.is_empty());
+    }
+    for (verb, word) in [("run", "128+n"), ("doctor", "14 when"), ("shutdown", "settings")] {
+        let done = place.call(&[verb, "--help"]);
+        assert!(done.stdout.contains(word), "{verb}: {}", done.stdout);
     }
     for verb in ["create", "serve", "ls", "show", "rm"] {
         let done = place.call(&["function", verb, "--help"]);

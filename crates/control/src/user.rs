@@ -125,6 +125,9 @@ pub enum Verb {
         /// Kill running sessions.
         force: bool,
     },
+    /// End the daemon, and leave its sessions to the next one [`FromDaemon::Done`]. Refused while a session is being checkpointed,
+    /// restored, paused or resumed.
+    Leave,
 }
 
 /// Which driver a session uses.
@@ -187,6 +190,9 @@ pub struct Checkpoint {
     #[serde(default)]
     pub tcp_close: bool,
 }
+
+/// The most sessions that one [`Restore`] starts.
+pub const MOST_COPIES: u32 = 256;
 
 /// What `cow` sets aside of each device's memory unless told otherwise (PhoenixOS, section 4.2).
 pub const DEFAULT_POOL: u64 = 2 << 30;

@@ -537,6 +537,28 @@ fn hostile_bytes_end_only_their_own_connection() {
 }
 
 #[test]
+fn a_daemon_that_leaves_leaves_its_programs() {
+    let mut daemon = Daemon::start();
+    let pid = session(daemon.run("works", "sleep 1000"))
+        .pid
+        .expect("it runs");
+    assert_eq!(daemon.ask(Verb::Leave), FromDaemon::Done);
+    daemon.process.wait().expect("it ends");
+    assert!(alive(pid));
+    daemon.process = Daemon::spawn(daemon.path());
+    let until = Instant::now() + LIMIT;
+    let works = |it: &Session| it.state == SessionState::Running && it.pid == Some(pid);
+    while !works(&session(daemon.ask(Verb::Session {
+        name: "works".into(),
+    }))) {
+        assert!(Instant::now() < until, "the next daemon does not know it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    daemon.end();
+    assert!(!alive(pid));
+}
+
+#[test]
 fn a_shutdown_spares_running_sessions_unless_forced() {
     let daemon = Daemon::start();
     let pid = session(daemon.run("works", "sleep 1000"))

@@ -6,6 +6,9 @@ use fermata_control::user::Check;
 
 use super::verdict::{ok, warn};
 
+/// The oldest driver on whose GPUs programs run: the first of CUDA 13.
+const OLDEST: u32 = 580;
+
 /// Device files and the driver's release.
 pub fn check() -> Check {
     let name = "gpu";
@@ -38,8 +41,18 @@ pub fn check() -> Check {
             format!("driver {release}, {n} devices, but no `/dev/nvidia-uvm`"),
             "as root: `nvidia-modprobe -u`",
         ),
+        (n, _) if major(release).is_some_and(|it| it < OLDEST) => warn(
+            name,
+            format!("driver {release}, {n} devices; programs need driver {OLDEST} or newer"),
+            "install a newer driver, or NVIDIA's package for forward compatibility; `fermata checkpoint PID` needs driver 570",
+        ),
         (n, _) => ok(name, format!("driver {release}, {n} devices")),
     }
+}
+
+/// The number before the first dot of a release.
+fn major(release: &str) -> Option<u32> {
+    release.split('.').next()?.parse().ok()
 }
 
 /// The first word that is a release, such as 580.159.
@@ -51,12 +64,14 @@ fn release(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::release;
+    use super::{major, release};
 
     #[test]
     fn the_release_is_found_in_the_version_line() {
         let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release\n";
         assert_eq!(release(text), Some("580.159.03"));
         assert_eq!(release("GCC version: 12.2.0"), None);
+        assert_eq!(major("580.159.03"), Some(580));
+        assert_eq!(major("unknown"), None);
     }
 }

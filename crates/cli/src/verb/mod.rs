@@ -18,6 +18,7 @@ pub mod resume;
 pub mod run;
 pub mod serve;
 pub mod share;
+pub mod shutdown;
 pub mod trace;
 pub mod version;
 pub mod wait;

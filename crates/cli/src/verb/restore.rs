@@ -46,8 +46,8 @@ pub struct Args {
     /// Priority, that of the session at its checkpoint if absent: one that lacks device memory gets that of sessions of lower priority, which are paused meanwhile.
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-1000..=1000))]
     priority: Option<i32>,
-    /// How many sessions to start; more than one are detached.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// How many sessions to start, at most 256; more than one are detached.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(user::MOST_COPIES)))]
     copies: u32,
     /// Read everything before the program runs, instead of what it needs first and the rest behind it.
     #[arg(long)]

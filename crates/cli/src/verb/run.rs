@@ -18,8 +18,8 @@ use crate::progress::Progress;
 ///
 /// The program runs as a session of the daemon, which is started if none runs. Its output comes to
 /// this terminal, its input comes from here, interrupts go to it, and its exit status becomes this
-/// command's: 128+n for signal n, 125 when Fermata fails before the program starts, 126 when it cannot be executed, 127 when
-/// there is no such program.
+/// command's: 128+n for signal n, 127 when there is no such program, 126 when it cannot be executed, 125 when Fermata fails before
+/// the program starts, 124 when Fermata cannot follow it any more: it may still run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -73,11 +73,14 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    let ended = attend::attend(&session, signals, printer)?;
-    if printer.is_json() {
-        printer.document(&ended)?;
-    }
-    attend::status(&ended, printer)
+    let attended = || {
+        let ended = attend::attend(&session, signals, printer)?;
+        if printer.is_json() {
+            printer.document(&ended)?;
+        }
+        attend::status(&ended, printer)
+    };
+    attended().map_err(Failure::after_start)
 }
 
 /// Runs a program with more variables and stays with it; its exit status.
@@ -90,8 +93,9 @@ pub fn attended(
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, true, printer)?;
-    let ended = attend::attend(&session, signals, printer)?;
-    attend::status(&ended, printer)
+    let ended = attend::attend(&session, signals, printer);
+    let status = ended.and_then(|ended| attend::status(&ended, printer));
+    status.map_err(Failure::after_start)
 }
 
 /// The request that starts a program with this process's environment and `variables`.

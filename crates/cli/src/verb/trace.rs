@@ -67,7 +67,13 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         file.clone().into_os_string(),
     );
     let status = run::attended(args.program, vec![variable], printer)?;
-    let trace = read(&file)?;
+    tell(status, &folder, &file, printer).map_err(Failure::after_start)
+}
+
+/// Draws and prints the record of a program that has ended with `status`, which is returned.
+fn tell(status: u8, folder: &Path, file: &Path, printer: &Printer) -> Result<u8, Failure> {
+    let at = |name: &str| folder.join(name);
+    let trace = read(file)?;
     let save = |name: &str, text: String| {
         let path = at(name);
         std::fs::write(&path, text)
@@ -79,13 +85,14 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     if printer.is_json() {
         printer.document(&Document {
             status,
-            folder: &folder,
+            folder,
             trace: &trace,
         })?;
     } else {
         printer.data(&predictions::table(&trace))?;
         printer.note(&format!(
-            "`heat.svg`, `heat.csv`, `speculation.csv` and `trace.json` are in `{shown}`"
+            "`heat.svg`, `heat.csv`, `speculation.csv` and `trace.json` are in `{}`",
+            folder.display()
         ));
     }
     Ok(status)

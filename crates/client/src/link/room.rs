@@ -19,7 +19,7 @@ use crate::thread::gate;
 
 /// How often a call is tried again: each time a session was paused for it, or the daemon has changed.
 const MOST: u32 = 64;
-/// How long an answer may take; the daemon's own limit is shorter.
+/// How long an answer may take: the longest `FERMATA_PRIORITY_WAIT`, and a pause that waits for kernels.
 const ANSWER: Duration = Duration::from_secs(900);
 /// How long to wait for a daemon if there is none.
 const AWAY: Duration = Duration::from_secs(5);

@@ -131,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
         All,
         Path,
         "folder of images",
-        "`$XDG_DATA_HOME/fermata/images`, else `~/.local/share/fermata/images`",
+        "`$XDG_DATA_HOME/fermata/images`, else `~/.local/share/fermata/images`; `/var/lib/fermata/images` where there is no `HOME`",
     ),
     setting(
         "FERMATA_HOME",
@@ -178,8 +178,8 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "FERMATA_PRIORITY_WAIT",
         Daemon,
-        Count(86_400),
-        "seconds for which an allocation waits until sessions of lower priority are paused for it",
+        Count(600),
+        "seconds for which an allocation waits until a session of lower priority may be paused for it; the time of the pause comes on top",
         "60",
     ),
     setting(

@@ -45,7 +45,10 @@ impl Kind {
             }
             Self::Count(1) => "0 or 1",
             Self::Count(64) => "a whole number from 0 to 64",
+            Self::Count(600) => "a whole number from 0 to 600",
             Self::Count(1024) => "a whole number from 0 to 1024",
+            Self::Count(86_400) => "a whole number from 0 to 86400",
+            Self::Count(604_800) => "a whole number from 0 to 604800",
             Self::Count(_) | Self::Number => "a whole number",
             Self::Signal => "the number of a signal, from 1 to 64",
             Self::Capability => "two numbers with a dot between, such as `9.0`",

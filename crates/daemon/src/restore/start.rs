@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fermata_control::user::{Restore, Restored, SessionState};
+use fermata_control::user::{MOST_COPIES, Restore, Restored, SessionState};
 use fermata_control::worker::{FailureKind, Pace};
 use fermata_store::image::Image;
 use parking_lot::Mutex;
@@ -19,8 +19,6 @@ use crate::restore::rollback;
 use crate::session::{Plan, Session};
 use crate::sys;
 
-/// The most sessions one request may start.
-const MOST_COPIES: u32 = 256;
 /// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
 /// userfaultfd.
 const LAZY_BYTES: u64 = 64 << 20;

@@ -76,7 +76,13 @@ fn serve_all(daemon: &Arc<Daemon>, user: &User, leased: &mut Vec<Arc<Session>>) 
                 return;
             }
         };
-        let shutdown = matches!(request.verb, Verb::Shutdown { .. });
+        let end = match request.verb {
+            // The main thread waits for this signal, and ends everything.
+            Verb::Shutdown { .. } => Some(Signal::TERM),
+            // Sessions outlive a daemon that is killed, and the next one takes them over.
+            Verb::Leave => Some(Signal::KILL),
+            _ => None,
+        };
         let leases = matches!(&request.verb, Verb::Restore(restore) if restore.leased);
         let answer = answer(daemon, user, request, fds).unwrap_or_else(|mut failure| {
             warn!("failed: {}", failure.message);
@@ -89,11 +95,10 @@ fn serve_all(daemon: &Arc<Daemon>, user: &User, leased: &mut Vec<Arc<Session>>) 
             let sessions = restored.sessions.iter();
             leased.extend(sessions.filter_map(|it| daemon.session(&it.name).ok()));
         }
-        let ends = shutdown && answer == FromDaemon::Done;
         let sent = user.send(&answer, &[]);
-        if ends {
-            // The main thread waits for this signal, and ends everything.
-            rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).ok();
+        if let (Some(signal), FromDaemon::Done) = (end, &answer) {
+            // Fails for no process that asks for itself.
+            rustix::process::kill_process(rustix::process::getpid(), signal).ok();
             return;
         }
         if sent.is_err() {
@@ -205,6 +210,7 @@ fn answer(
         ))),
         Verb::Status => Ok(FromDaemon::Status(daemon.status())),
         Verb::Shutdown { force } => shutdown(daemon, force),
+        Verb::Leave => leave(daemon),
     }
 }
 
@@ -317,6 +323,24 @@ fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
         return Err(fail(FailureKind::User, message).hint("end them with `fermata kill NAME`"));
     }
     Ok(FromDaemon::Done)
+}
+
+/// Whether the daemon can end without harm to sessions that go on.
+fn leave(daemon: &Daemon) -> Result<FromDaemon> {
+    let busy = daemon
+        .sessions()
+        .into_iter()
+        .find(|it| it.live() && it.is_changing());
+    match busy {
+        None => Ok(FromDaemon::Done),
+        Some(session) => {
+            let message = format!(
+                "session `{}` is being checkpointed, restored, paused or resumed",
+                session.name
+            );
+            Err(fail(FailureKind::Locked, message).hint("try again when that has ended"))
+        }
+    }
 }
 
 #[cfg(test)]

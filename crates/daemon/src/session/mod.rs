@@ -494,6 +494,13 @@ impl Session {
         !self.live() && !self.checkpointing.load(Ordering::Acquire)
     }
 
+    /// Whether a checkpoint, restore, pause or resume of it is under way, or data of it is still coming.
+    pub fn is_changing(&self) -> bool {
+        let inner = self.lock();
+        let between = [SessionState::Stopped, SessionState::Restoring];
+        self.busy.try_lock().is_none() || between.contains(&inner.state) || inner.is_coming()
+    }
+
     /// When it was started, in seconds since 1970.
     pub fn started(&self) -> u64 {
         self.started

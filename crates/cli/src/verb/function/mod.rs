@@ -35,17 +35,13 @@ pub struct Args {
     what: What,
 }
 
+// No doc comments on the variants: clap would show them in place of the verbs' own help.
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Run a program until it can answer, take its image, and end it.
     Create(create::Args),
-    /// Serve requests from instances of a function.
     Serve(serve::Args),
-    /// List functions.
     Ls(ls::Args),
-    /// Show a function.
     Show(show::Args),
-    /// Remove functions with their images.
     Rm(rm::Args),
 }
 

@@ -29,23 +29,16 @@ pub struct Args {
     verb: Verb,
 }
 
+// No doc comments on the variants: clap would show them in place of the verbs' own help.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List images.
     Ls(ls::Args),
-    /// Show what an image holds.
     Inspect(inspect::Args),
-    /// Check every bit of images and of the chunks they refer to.
     Verify(verify::Args),
-    /// Say what differs between two images.
     Diff(diff::Args),
-    /// Remove images; `gc` frees their space.
     Rm(rm::Args),
-    /// Remove chunks that no image refers to.
     Gc(gc::Args),
-    /// Reserve space for packs, so that checkpoints need not wait for it.
     Prepare(prepare::Args),
-    /// Load an image that lies on a disk into the cache in memory.
     Warm(warm::Args),
 }
 

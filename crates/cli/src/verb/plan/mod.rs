@@ -17,15 +17,12 @@ pub struct Args {
     what: What,
 }
 
+// No doc comments on the variants: clap would show them in place of the verbs' own help.
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// The checkpoint interval that wastes least.
     Interval(interval::Args),
-    /// Where GPUs send checkpoint data that does not fit their own memory.
     Schedule(schedule::Args),
-    /// Blocking times of every scheduler over a trace.
     Simulate(simulate::Args),
-    /// How a machine's GPUs are linked.
     Topology(topology::Args),
 }
 

@@ -325,6 +325,39 @@ fn the_shared_folder_serves_when_the_node_is_lost() {
 }
 
 #[test]
+fn damage_in_the_shared_folder_is_not_referred_to_again() {
+    let (dir, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let set = |c: &mut fermata_app::Config| c.shared = Some(shared.path().into());
+    let mut data = noise(3 << 20, 11);
+    let mut s = session(dir.path(), set);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Shared).unwrap();
+    drop(s);
+    let packs = packs(shared.path());
+    for pack in &packs {
+        let mut bytes = std::fs::read(pack).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        std::fs::write(pack, bytes).unwrap();
+    }
+    std::fs::remove_dir_all(dir.path().join("test")).unwrap();
+    let mut s = session(dir.path(), set);
+    assert_eq!(s.status().recoverable, None);
+    assert!(packs.iter().all(|pack| !pack.exists()));
+    // The same data again: what was damaged is written anew.
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(2, Level::Shared).unwrap();
+    drop(s);
+    std::fs::remove_dir_all(dir.path().join("test")).unwrap();
+    let mut s = session(dir.path(), set);
+    assert_eq!(s.status().recoverable, Some(2));
+    data.fill(0);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 2);
+    assert!(data == noise(3 << 20, 11));
+}
+
+#[test]
 fn snapshots_keep_the_interval_and_recover_first() {
     let dir = tempfile::tempdir().unwrap();
     let mut step = [0u64];

@@ -106,6 +106,14 @@ impl Site {
         }
     }
 
+    /// Forgets what the store holds and cannot be read. While another rank works in the store that is left to it.
+    pub(crate) fn salvage(&self) -> Result<()> {
+        match self.store.salvage() {
+            Ok(_) | Err(StoreError::Locked { .. }) => Ok(()),
+            Err(e) => Err(AppError::store("look through the store after damage")(e)),
+        }
+    }
+
     /// Makes room for a checkpoint: removes what is left of one with its number.
     pub(crate) fn clear(&self, sequence: u64) -> Result<()> {
         let old = self.layout.checkpoint(sequence);

@@ -15,12 +15,21 @@ use crate::{AppError, Level, Result};
 pub(crate) struct Search {
     pub(crate) found: Option<Found>,
     pub(crate) refused: Vec<String>,
-    /// Whether a checkpoint of this rank was not as it was written.
-    pub(crate) harmed: bool,
+    /// Where a checkpoint of this rank was not as it was written.
+    pub(crate) harm: Harm,
     /// What did not keep it from finding something.
     pub(crate) note: Option<String>,
     /// The highest number of a checkpoint that any rank has anything of.
     pub(crate) highest: u64,
+}
+
+/// Which stores hold checkpoints that are not as they were written.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Harm {
+    /// This rank's own.
+    pub(crate) own: bool,
+    /// That of another level, which all ranks use.
+    pub(crate) further: bool,
 }
 
 /// Searches `sites`, which are in the order in which they are preferred, the rank's own first. What a rank
@@ -65,15 +74,15 @@ pub(crate) fn search(
         uploaded,
     };
     let mut refused = Vec::new();
-    let mut harmed = false;
+    let mut harm = Harm::default();
     for sequence in in_all(&all).into_iter().rev() {
-        match places.take(sequence, &mut harmed)? {
+        match places.take(sequence, &mut harm)? {
             Ok(mut found) => {
                 found.seconds = start.elapsed().as_secs_f64();
                 return Ok(Search {
                     found: Some(found),
                     refused,
-                    harmed,
+                    harm,
                     note: unreached.map(|e| e.text()),
                     highest,
                 });
@@ -86,7 +95,7 @@ pub(crate) fn search(
     Ok(Search {
         found: None,
         refused,
-        harmed,
+        harm,
         note: None,
         highest,
     })
@@ -103,13 +112,13 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// Every rank's part of this checkpoint, all of one run; the newest run of which all ranks have theirs.
-    /// `harmed` is set if a part was not as it was written. The outer error is the message passing's.
-    fn take(&self, sequence: u64, harmed: &mut bool) -> Result<Result<Found>> {
+    /// `harm` says where a part was not as it was written. The outer error is the message passing's.
+    fn take(&self, sequence: u64, harm: &mut Harm) -> Result<Result<Found>> {
         let mut runs = in_all(&lists(self.comm, &self.runs(sequence))?);
         runs.sort_unstable();
         let mut failure = None;
         for run in runs.into_iter().rev() {
-            match self.of_run((sequence, run), harmed)? {
+            match self.of_run((sequence, run), harm)? {
                 Ok(found) => return Ok(Ok(found)),
                 Err(e) => failure = failure.or(Some(e)),
             }
@@ -118,8 +127,8 @@ impl Places<'_> {
             return Ok(Err(e));
         }
         // No run that all ranks have: what cannot be read is the reason, or parts that do not belong together.
-        let unreadable = first_sound(self.sites, sequence, Wanted::new(self.comm, None));
-        *harmed |= unreadable.is_err();
+        let unreadable = first_sound(self.sites, sequence, Wanted::new(self.comm, None), harm);
+        harm.own |= unreadable.is_err();
         let apart = || AppError::Mismatch {
             what: "the ranks have parts of different runs of the job".into(),
         };
@@ -145,11 +154,11 @@ impl Places<'_> {
         runs
     }
 
-    fn of_run(&self, (sequence, run): (u64, u64), harmed: &mut bool) -> Result<Result<Found>> {
+    fn of_run(&self, (sequence, run): (u64, u64), harm: &mut Harm) -> Result<Result<Found>> {
         let own = &self.sites[0];
         let wanted = Wanted::new(self.comm, Some(run));
-        let part = first_sound(self.sites, sequence, wanted);
-        *harmed |= match &part {
+        let part = first_sound(self.sites, sequence, wanted, harm);
+        harm.own |= match &part {
             Ok(found) => found.site.level != own.level,
             Err(_) => true,
         };
@@ -265,14 +274,16 @@ fn download(objects: &Objects, own: &Site, sequence: u64, other: &AppError) -> R
     }
 }
 
-/// This rank's part.
-fn first_sound(sites: &[Site], sequence: u64, wanted: Wanted) -> Result<Found> {
+/// This rank's part. `harm` says whether one of another level than the rank's own was not as it was written.
+fn first_sound(sites: &[Site], sequence: u64, wanted: Wanted, harm: &mut Harm) -> Result<Found> {
     let mut reasons = Vec::new();
     for site in sites {
         if !site.layout.checkpoint(sequence).exists() {
             continue;
         }
-        match sound(site, sequence).and_then(|found| wanted.check(found)) {
+        let part = sound(site, sequence);
+        harm.further |= part.is_err() && site.level != sites[0].level;
+        match part.and_then(|found| wanted.check(found)) {
             Ok(found) => return Ok(found),
             Err(e) => reasons.push(format!("{} level: {}", site.level.name(), e.text())),
         }

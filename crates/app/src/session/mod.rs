@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fermata_store::StoreError;
 use parking_lot::Mutex;
 
 use self::ahead::Ahead;
@@ -39,7 +38,7 @@ use crate::maps::Maps;
 use crate::memory::Memory;
 use crate::ranks::comm::{Comm, exchange, numbers, together};
 use crate::ranks::roll::{Call, roll};
-use crate::recovery::search::search;
+use crate::recovery::search::{Harm, search};
 use crate::status::Status;
 use crate::target::Target;
 use crate::variable::{ElementType, Variable, VariableId};
@@ -230,7 +229,7 @@ impl Session {
         if search.note.is_some() {
             self.status.last_failure = search.note;
         }
-        self.salvage(search.harmed)?;
+        self.salvage(search.harm)?;
         // Numbers go on behind what is seen only now, or it would be taken for newer than what comes.
         self.sequence = self.sequence.max(search.highest);
         self.looked = self.sequence;
@@ -242,18 +241,23 @@ impl Session {
     }
 
     /// After damage anywhere, every rank's local store forgets what it cannot read: a new checkpoint with the
-    /// same content must not refer to it.
-    fn salvage(&self, harmed: bool) -> Result<()> {
-        let said = numbers(&*self.comm, u64::from(harmed))?;
-        if !said.contains(&1) {
+    /// same content must not refer to it. Stores of other levels, which all ranks use, are rank 0's to look through
+    /// if any rank has found damage there; a job that cannot do so, for want of space say, recovers all the same.
+    fn salvage(&mut self, harm: Harm) -> Result<()> {
+        let mine = u64::from(harm.own) | u64::from(harm.further) << 1;
+        let said = numbers(&*self.comm, mine)?;
+        let said = said.into_iter().fold(0, |all, one| all | one);
+        if said == 0 {
             return Ok(());
         }
-        let salvaged = match self.local.store.salvage() {
-            // Another rank of this node is at it.
-            Ok(_) | Err(StoreError::Locked { .. }) => Ok(()),
-            Err(e) => Err(AppError::store("look through the store after damage")(e)),
-        };
-        together(&*self.comm, salvaged)
+        if said & 2 != 0 && self.comm.rank() == 0 {
+            for site in &self.further {
+                if let Err(e) = site.salvage() {
+                    self.status.last_failure = Some(e.text());
+                }
+            }
+        }
+        together(&*self.comm, self.local.salvage())
     }
 
     /// Protects a variable, or protects it anew with another address, count or type. Device and managed

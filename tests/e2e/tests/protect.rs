@@ -19,6 +19,12 @@ struct Protection {
 
 impl Protection {
     fn start(scene: &Scene, name: &str, options: &[&str]) -> Result<Self> {
+        let events = std::fs::File::create(scene.sandbox().work().join("events"))?;
+        Self::start_into(scene, name, options, events.into())
+    }
+
+    /// The same with another standard output than the file of events.
+    fn start_into(scene: &Scene, name: &str, options: &[&str], output: Stdio) -> Result<Self> {
         let folder = scene.sandbox().work();
         let (events, errors) = (folder.join("events"), folder.join("errors"));
         let mut command = Command::new(scene.tree().fermata());
@@ -26,7 +32,7 @@ impl Protection {
         scene.sandbox().enter(&mut command);
         let child = command
             .stdin(Stdio::null())
-            .stdout(std::fs::File::create(&events)?)
+            .stdout(output)
             .stderr(std::fs::File::create(&errors)?)
             .spawn()?;
         Ok(Self {
@@ -237,5 +243,33 @@ fn as_many_valid_images_are_kept_as_were_asked_for_whatever_befalls_the_others()
         sound += usize::from(fermata.call(&["images", "verify", text])?.status == 0);
     }
     ensure!(sound >= 2, "{sound} sound images are left");
+    scene.close()
+}
+
+#[test]
+fn a_protection_goes_on_when_its_events_have_no_reader() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("heat2d")?;
+    let options = ["--steps", "100000", "--pause-ms", "5"];
+    fermata.run("heat", Device::Soft, &program, &options)?;
+    scene.wait_steps("heat", 1)?;
+    // The user's command gets them instead.
+    let events = scene.sandbox().work().join("events");
+    std::fs::File::create(&events)?;
+    let command = format!("cat >> '{}'", events.display());
+    let options = ["--every", "3600", "--on-event", &command];
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let mut protection = Protection::start_into(&scene, "heat", &options, writer.into())?;
+    protection.wait("checkpoint", 1)?;
+    kill_nine(&scene.process("heat", Which::Program)?)?;
+    protection.wait("restored", 1)?;
+    fermata.kill("heat")?;
+    let status = protection.end()?;
+    ensure!(status == 137, "{status}: {}", protection.told()?);
+    let errors = std::fs::read_to_string(&protection.errors)?;
+    let warnings = errors.matches("events are lost").count();
+    ensure!(warnings == 1, "{errors}");
     scene.close()
 }

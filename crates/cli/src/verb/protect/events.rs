@@ -1,5 +1,6 @@
 //! What happens, told to the user: lines of JSON or of text, and each to a command.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,6 +21,8 @@ pub struct Events {
     session: String,
     printer: Printer,
     command: Option<Teller>,
+    /// Whether the user knows that standard output takes no more events.
+    warned: Cell<bool>,
 }
 
 /// Gives events to the user's command, one after the other, beside everything else.
@@ -37,11 +40,15 @@ impl Events {
             command: command
                 .map(|it| Teller::start(it, printer.clone()))
                 .transpose()?,
+            warned: Cell::new(false),
         })
     }
 
     /// Tells that `event` has happened: `text` says it to a reader, the fields of `detail` (an object) to a program.
-    pub fn tell(&self, event: &str, text: &str, detail: Value) -> Result<(), Failure> {
+    ///
+    /// An event that cannot be written, because its reader has gone or the disk is full, is lost: the protection of
+    /// the program must not end with it.
+    pub fn tell(&self, event: &str, text: &str, detail: Value) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = since.map_or(0.0, |it| it.as_secs_f64());
         let mut value = json!({ "time": time, "event": event, "session": self.session });
@@ -52,11 +59,18 @@ impl Events {
         if let Some(command) = &self.command {
             command.give(&line);
         }
-        if self.printer.is_json() {
-            return self.printer.data(&line);
+        if !self.printer.is_json() {
+            return self.printer.note(text);
         }
-        self.printer.note(text);
-        Ok(())
+        if let Err(why) = self.printer.data(&line)
+            && !self.warned.replace(true)
+        {
+            let text = format!(
+                "events are lost, and the protection goes on: {}",
+                why.message
+            );
+            self.printer.warn(&text);
+        }
     }
 }
 
@@ -138,9 +152,7 @@ mod tests {
         let command = format!("cat >> {}", file.display());
         let events = Events::new("x", Some(command), &Printer::new(false, true)).expect("begun");
         for n in 0..3 {
-            events
-                .tell("checkpoint", "", json!({ "n": n }))
-                .expect("told");
+            events.tell("checkpoint", "", json!({ "n": n }));
         }
         drop(events);
         let text = std::fs::read_to_string(&file).expect("told");

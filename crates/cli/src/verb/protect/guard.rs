@@ -88,7 +88,7 @@ impl Guard {
         let text = format!("protecting session `{}`", guard.name);
         guard
             .events
-            .tell("protecting", &text, json!({ "pid": session.pid }))?;
+            .tell("protecting", &text, json!({ "pid": session.pid }));
         Ok(guard)
     }
 
@@ -100,13 +100,13 @@ impl Guard {
                 Seen::Ended(session) => match (session.exit_status, session.killed) {
                     (Some(0), _) => {
                         let text = format!("session `{}` has ended", self.name);
-                        self.events.tell("ended", &text, json!({ "status": 0 }))?;
+                        self.events.tell("ended", &text, json!({ "status": 0 }));
                         return Ok(0);
                     }
                     (status, true) => {
                         let text = format!("session `{}` was ended by `fermata kill`", self.name);
                         self.events
-                            .tell("killed", &text, json!({ "status": status }))?;
+                            .tell("killed", &text, json!({ "status": status }));
                         return Ok(status.and_then(|it| u8::try_from(it).ok()).unwrap_or(137));
                     }
                     (Some(status), false) => {
@@ -132,7 +132,7 @@ impl Guard {
     /// Looks until there is something to do.
     fn watch(&mut self) -> Result<Seen, Failure> {
         loop {
-            self.tell_news()?;
+            self.tell_news();
             let session = match self.session() {
                 Err(e) if e.status == NOT_FOUND => return Ok(Seen::Gone),
                 other => other?,
@@ -175,21 +175,22 @@ impl Guard {
         });
         match self.ask(verb) {
             Ok(FromDaemon::Checkpointed(done)) => self.taken(&done, begun),
-            Ok(other) => Err(unexpected(&other)),
+            Ok(other) => return Err(unexpected(&other)),
             // Before anything is protected, what stands in the way is an error.
             Err(e) if self.newest.is_none() && self.seen == 0 && !passes(&e) && self.runs() => {
-                Err(e)
+                return Err(e);
             }
             Err(e) => {
                 self.due = Instant::now() + self.costs.interval().clamp(AGAIN, LONGEST_PAUSE);
                 let text = format!("no image of session `{}`: {}", self.name, e.message);
                 let detail = json!({ "message": e.message, "hint": e.hint });
-                self.events.tell("checkpoint-failed", &text, detail)
+                self.events.tell("checkpoint-failed", &text, detail);
             }
         }
+        Ok(())
     }
 
-    fn taken(&mut self, done: &Checkpointed, begun: Instant) -> Result<(), Failure> {
+    fn taken(&mut self, done: &Checkpointed, begun: Instant) {
         self.images.taken(&done.image);
         let lost = done.stopped_seconds + done.device.stall.waited_seconds;
         self.costs.image(lost, done.seconds);
@@ -206,7 +207,7 @@ impl Guard {
         );
         let detail = json!({ "image": done.image.display().to_string(), "seconds": done.seconds,
             "lost_seconds": lost, "interval": interval.as_secs_f64() });
-        self.events.tell("checkpoint", &text, detail)
+        self.events.tell("checkpoint", &text, detail);
     }
 
     /// Restores the newest image that can be restored.
@@ -219,7 +220,7 @@ impl Guard {
         let text = format!("{what} of session `{}` failed: {why}", self.name);
         let detail = json!({ "what": what, "why": why, "status": session.and_then(|it| it.exit_status),
             "log": log.as_ref().map(|it| it.display().to_string()) });
-        self.events.tell("failure", &text, detail)?;
+        self.events.tell("failure", &text, detail);
         self.note_failure(text)?;
         if session.is_some_and(|it| it.state != SessionState::Exited) {
             self.end()?;
@@ -231,10 +232,13 @@ impl Guard {
             }
             for image in images {
                 match self.restore(&image) {
-                    Ok(()) => return self.restored(&image, died),
+                    Ok(()) => {
+                        self.restored(&image, died);
+                        return Ok(());
+                    }
                     Err(e) if e.status == DAMAGED => {
                         self.images.damaged(&image);
-                        self.tell_damaged(&image, &e.message)?;
+                        self.tell_damaged(&image, &e.message);
                     }
                     Err(e) => {
                         let text = format!(
@@ -244,7 +248,7 @@ impl Guard {
                         );
                         let detail =
                             json!({ "image": image.display().to_string(), "message": e.message });
-                        self.events.tell("restore-failed", &text, detail)?;
+                        self.events.tell("restore-failed", &text, detail);
                         self.note_failure(text)?;
                         break;
                     }
@@ -253,7 +257,7 @@ impl Guard {
         }
     }
 
-    fn restored(&mut self, image: &Path, died: Instant) -> Result<(), Failure> {
+    fn restored(&mut self, image: &Path, died: Instant) {
         let seconds = died.elapsed().as_secs_f64();
         self.costs.restart(seconds);
         let interval = self.costs.interval();
@@ -269,7 +273,7 @@ impl Guard {
         );
         let detail = json!({ "image": image.display().to_string(), "seconds": seconds,
             "repeated_seconds": repeated, "interval": interval.as_secs_f64() });
-        self.events.tell("restored", &text, detail)
+        self.events.tell("restored", &text, detail);
     }
 
     fn restore(&mut self, image: &Path) -> Result<(), Failure> {
@@ -331,7 +335,7 @@ impl Guard {
             .collect();
         let detail = json!({ "why": why, "failures": self.failures, "images": images });
         // The failure says the same.
-        let _ = self.events.tell("gave-up", "", detail);
+        self.events.tell("gave-up", "", detail);
         let hint = match images.first() {
             Some(image) => format!("its images are kept: `fermata restore {image}` tries again"),
             None => "`fermata images verify` says what is damaged".to_owned(),
@@ -339,25 +343,24 @@ impl Guard {
         Failure::new(USER, text).hint(hint)
     }
 
-    fn tell_news(&mut self) -> Result<(), Failure> {
+    fn tell_news(&mut self) {
         for news in self.images.news() {
             match news {
                 News::Valid => {}
-                News::Damaged(path, why) => self.tell_damaged(&path, &why)?,
+                News::Damaged(path, why) => self.tell_damaged(&path, &why),
                 News::Removed(path) => {
                     let text = format!("removed image `{}`", path.display());
                     let detail = json!({ "image": path.display().to_string() });
-                    self.events.tell("removed", &text, detail)?;
+                    self.events.tell("removed", &text, detail);
                 }
             }
         }
-        Ok(())
     }
 
-    fn tell_damaged(&self, path: &Path, why: &str) -> Result<(), Failure> {
+    fn tell_damaged(&self, path: &Path, why: &str) {
         let text = format!("image `{}` is damaged: {why}", path.display());
         let detail = json!({ "image": path.display().to_string(), "message": why });
-        self.events.tell("image-damaged", &text, detail)
+        self.events.tell("image-damaged", &text, detail);
     }
 
     /// Keeps what the program has printed: the session that follows has a log of its own.
@@ -398,7 +401,7 @@ impl Guard {
         let answer = self.daemon.ask(verb, &Progress::new(&self.printer));
         if answer.as_ref().is_err_and(|e| e.hung_up) {
             let text = "the daemon has ended; the next one is started";
-            self.events.tell("daemon-ended", text, json!({}))?;
+            self.events.tell("daemon-ended", text, json!({}));
             self.daemon = Daemon::reach(&self.printer)?;
         }
         answer

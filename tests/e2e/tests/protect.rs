@@ -273,3 +273,32 @@ fn a_protection_goes_on_when_its_events_have_no_reader() -> Result<()> {
     ensure!(warnings == 1, "{errors}");
     scene.close()
 }
+
+#[test]
+fn an_image_that_was_removed_is_passed_over_for_an_older_one() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("heat2d")?;
+    let options = ["--steps", "100000", "--pause-ms", "5"];
+    fermata.run("heat", Device::Soft, &program, &options)?;
+    scene.wait_steps("heat", 1)?;
+    // Each protection takes one image at once, and keeps that of the one before.
+    Protection::start(&scene, "heat", &["--every", "3600"])?.wait("checkpoint", 1)?;
+    let mut protection = Protection::start(&scene, "heat", &["--every", "3600"])?;
+    protection.wait("checkpoint", 1)?;
+    std::fs::remove_dir_all(scene.sandbox().images().join("heat-protect-2"))?;
+    kill_nine(&scene.process("heat", Which::Program)?)?;
+    protection.wait("restored", 1)?;
+    let restored = protection.of("restored")?[0]["image"].clone();
+    let restored = restored.as_str().context("no image")?;
+    ensure!(restored.ends_with("heat-protect-1"), "{restored}");
+    ensure!(
+        protection.of("restore-failed")?.is_empty(),
+        "{}",
+        protection.told()?
+    );
+    fermata.kill("heat")?;
+    let status = protection.end()?;
+    ensure!(status == 137, "{status}: {}", protection.told()?);
+    scene.close()
+}

@@ -240,6 +240,8 @@ impl Guard {
                         self.images.damaged(&image);
                         self.tell_damaged(&image, &e.message);
                     }
+                    // Somebody has removed it: that says nothing about the older ones.
+                    Err(e) if e.status == NOT_FOUND && !image.exists() => self.images.gone(&image),
                     Err(e) => {
                         let text = format!(
                             "image `{}` was not restored: {}",

@@ -113,6 +113,11 @@ impl Images {
         self.set(path, Validity::Damaged);
     }
 
+    /// The image at `path` is there no more.
+    pub fn gone(&mut self, path: &Path) {
+        self.kept.retain(|it| it.path != path);
+    }
+
     /// What has become known since the last call.
     pub fn news(&mut self) -> Vec<News> {
         let mut news = Vec::new();
@@ -129,7 +134,7 @@ impl Images {
                 }
                 // A collection was at work, say; or it was removed by somebody else.
                 Err(_) if path.exists() => self.read_again(path),
-                Err(_) => self.kept.retain(|it| it.path != path),
+                Err(_) => self.gone(&path),
             }
         }
         if !news.is_empty() {
@@ -156,7 +161,7 @@ impl Images {
                 continue;
             }
             let Some(path) = oldest.first() else { break };
-            self.kept.retain(|it| it.path != *path);
+            self.gone(path);
             // One that is being restored stays, and is found when the protection begins anew.
             if remove(path).is_ok() {
                 removed = true;

@@ -186,6 +186,35 @@ fn packs(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
+fn a_damaged_index_file_does_not_keep_old_checkpoints_from_going() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = noise(1 << 20, 12);
+    let mut s = session(dir.path(), |_| ());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Local).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
+    let old = packs(dir.path()).pop().unwrap();
+    data.copy_from_slice(&noise(1 << 20, 13));
+    s.checkpoint(2, Level::Local).unwrap();
+    drop(s);
+    let name = old.file_stem().unwrap().to_str().unwrap();
+    let index = dir.path().join(format!("test/store/index/{name}.idx"));
+    std::fs::write(&index, "damaged").unwrap();
+    // The newest is whole: there is nothing to look for.
+    let mut s = session(dir.path(), |_| ());
+    assert_eq!(s.status().recoverable, Some(2));
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    for id in 3..=4 {
+        data.copy_from_slice(&noise(1 << 20, 11 + id as u64));
+        s.checkpoint(id, Level::Local).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
+    }
+    assert_eq!(s.status().last_failure, None);
+    assert!(!old.exists() && !index.exists());
+    assert_eq!(packs(dir.path()).len(), 2);
+}
+
+#[test]
 fn a_file_that_is_cut_or_missing_is_found() {
     for file in ["manifest.json", "manifest.b3", "chunks"] {
         for cut in [true, false] {

@@ -73,11 +73,11 @@ pub fn gc(images_dir: &Path, store: &Store, options: &GcOptions) -> Result<GcRep
         report.freed_bytes += store.clean()?;
     }
     let index = store.refresh()?;
-    if let Some((pack, what)) = index.damage.iter().next() {
+    if let Some((pack, why)) = index.damage.iter().next() {
         let path = index::index_path(&store.index_dir(), *pack);
         return Err(StoreError::Damaged {
             path,
-            what: what.clone(),
+            what: why.what.clone(),
         });
     }
     sweep(store, &index, &live, options, &mut report)?;

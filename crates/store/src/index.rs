@@ -93,7 +93,15 @@ pub(crate) struct Index {
     pub(crate) chunks: HashMap<ChunkId, Location>,
     pub(crate) packs: HashMap<PackId, Arc<Pack>>,
     /// Index files that could not be read; their chunks count as missing.
-    pub(crate) damage: HashMap<PackId, String>,
+    pub(crate) damage: HashMap<PackId, Unreadable>,
+}
+
+/// Why an index file could not be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreadable {
+    pub(crate) what: String,
+    /// Whether it is as a newer release has written it, which can read it.
+    pub(crate) newer: bool,
 }
 
 impl Index {
@@ -146,12 +154,14 @@ impl Index {
                 Ok(f) if f.pack == *id => new.add(&f, packs),
                 Ok(f) => {
                     let what = format!("`{}` is the index of pack `{}`", path.display(), f.pack);
-                    new.damage.insert(*id, what);
+                    new.damage.insert(*id, Unreadable { what, newer: false });
                 }
                 // Collected meanwhile.
                 Err(e) if e.is_missing() => {}
                 Err(e @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
-                    new.damage.insert(*id, e.to_string());
+                    let newer = matches!(e, StoreError::Newer { .. });
+                    let what = e.to_string();
+                    new.damage.insert(*id, Unreadable { what, newer });
                 }
                 Err(e) => return Err(e),
             }

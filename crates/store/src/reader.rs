@@ -272,11 +272,11 @@ impl ChunkReader {
         if let Some(at) = newer.chunks.get(id) {
             return Ok(at.clone());
         }
-        if let Some((pack, what)) = newer.damage.iter().next() {
+        if let Some((pack, why)) = newer.damage.iter().next() {
             let path = crate::index::index_path(&self.store.index_dir(), *pack);
             return Err(StoreError::Damaged {
                 path,
-                what: what.clone(),
+                what: why.what.clone(),
             });
         }
         Err(StoreError::MissingChunk {

@@ -100,7 +100,13 @@ impl Site {
             dry_run: false,
             folders: self.layout.neighbours()?,
         };
-        match fermata_store::gc(&self.layout.rank, &self.store, &options) {
+        let collect = || fermata_store::gc(&self.layout.rank, &self.store, &options);
+        let collected = match collect() {
+            // A damaged index file would keep every collection from freeing anything. Its chunks are lost already.
+            Err(StoreError::Damaged { .. }) => self.store.salvage_index().and_then(|_| collect()),
+            other => other,
+        };
+        match collected {
             Ok(_) | Err(StoreError::Locked { .. }) => Ok(()),
             Err(e) => Err(AppError::store("free the space of old checkpoints")(e)),
         }

@@ -173,11 +173,7 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<Removed> {
         // Some file systems lock no folders: no process holds it there either.
         other => other.ok(),
     };
-    let parent = image.parent().unwrap_or(Path::new("/"));
-    let unique = format::PackId(sync::unique()?);
-    let aside = parent.join(format!("{REMOVED_PREFIX}{unique}"));
-    sync::rename(&image, &aside)?;
-    sync::folder(parent)?;
+    let aside = set_aside(&image, store)?;
     if let Some(store) = store {
         registry::forget(store, &image)?;
     }
@@ -187,6 +183,24 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<Removed> {
         Err(e) => Err(StoreError::io("remove", &aside, 0, e)),
         Ok(()) => Ok(Removed::Image),
     }
+}
+
+/// Takes its name from an image; where it is then. The store knows before that it is about to go: a crash behind this
+/// must not leave an entry of an image that is lost.
+fn set_aside(image: &Path, store: Option<&Store>) -> Result<PathBuf> {
+    let parent = image.parent().unwrap_or(Path::new("/"));
+    let unique = format::PackId(sync::unique()?);
+    let aside = parent.join(format!("{REMOVED_PREFIX}{unique}"));
+    store.map_or(Ok(()), |store| registry::withdraw(store, image))?;
+    if let Err(e) = sync::rename(image, &aside) {
+        if let Some(store) = store.filter(|_| image.exists()) {
+            // It is as it was; if this fails, too, its entry counts as long as it is there.
+            let _ = registry::enter(store, image);
+        }
+        return Err(e);
+    }
+    sync::folder(parent)?;
+    Ok(aside)
 }
 
 /// Removes drafts whose writers are dead, and what is left of removed images.
@@ -247,5 +261,28 @@ mod tests {
             assert!(check_name(name).is_err(), "{name:?}");
         }
         assert!(check_name("heat 2-1").is_ok());
+    }
+
+    #[test]
+    fn a_removal_that_was_cut_off_does_not_keep_a_collection_from_working() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store"), true).unwrap();
+        let images = dir.path().join("images");
+        let make = |name| {
+            let draft = crate::image::Draft::create(&store, &images, name).unwrap();
+            draft.commit(Manifest::default()).unwrap().dir().to_owned()
+        };
+        let collect = || crate::gc(&images, &store, &crate::GcOptions::default());
+        let (kept, removed) = (make("kept"), make("removed"));
+        // Before it loses its name the image counts, and can be removed as ever.
+        registry::withdraw(&store, &kept).unwrap();
+        assert_eq!(collect().unwrap().images, 2);
+        let aside = set_aside(&removed, Some(&store)).unwrap();
+        assert_eq!(collect().unwrap().images, 1);
+        assert!(!aside.exists());
+        assert_eq!(rm(&kept, Some(&store)).unwrap(), Removed::Image);
+        assert_eq!(collect().unwrap().images, 0);
+        let entries = std::fs::read_dir(store.dir().join("images")).unwrap();
+        assert_eq!(entries.count(), 0);
     }
 }

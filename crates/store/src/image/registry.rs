@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!  commit:  HASH.pending ──► image folder gets its name ──► HASH.image
+//!  removal: HASH.image ──► HASH.pending ──► image folder loses its name ──► no entry
 //! ```
-//! A pending entry whose image is not there is what a crash before the renaming left.
+//! A pending entry whose image is not there is what a crash before the first renaming of the folder, or after the
+//! second, left. One whose image is there counts like any other.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -49,6 +51,18 @@ pub(super) fn enter(store: &Store, image: &Path) -> Result<()> {
         &entry(store, image, "image"),
     )?;
     sync::folder(&store.images_dir())
+}
+
+/// Announces that an image is about to lose its name: its entry counts from here on only as long as the image is there.
+pub(super) fn withdraw(store: &Store, image: &Path) -> Result<()> {
+    match sync::rename(
+        &entry(store, image, "image"),
+        &entry(store, image, "pending"),
+    ) {
+        // The store does not know it, or has had this before.
+        Err(e) if e.is_missing() => Ok(()),
+        other => other.and_then(|()| sync::folder(&store.images_dir())),
+    }
 }
 
 /// Removes an image's entries.

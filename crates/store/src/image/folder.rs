@@ -210,19 +210,20 @@ fn set_aside(image: &Path, store: Option<&Store>) -> Result<PathBuf> {
 pub fn sweep_drafts(images_dir: &Path) -> Result<()> {
     for name in names(images_dir)? {
         let path = images_dir.join(&name);
-        let dead = name.starts_with(REMOVED_PREFIX)
-            || name.starts_with(DRAFT_PREFIX)
-                && matches!(
-                    lock::folder(&path, Kind::Exclusive, Duration::ZERO),
-                    Ok(Some(_))
-                );
-        if dead {
-            match std::fs::remove_dir_all(&path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::io("remove", &path, 0, e));
-                }
-                _ => {}
+        // Held until the folder is gone: between, the writer of a new draft could lock it and take it for its own.
+        let _dead = match name.starts_with(DRAFT_PREFIX) {
+            true => match lock::folder(&path, Kind::Exclusive, Duration::ZERO) {
+                Ok(Some(own)) => Some(own),
+                _ => continue,
+            },
+            false if name.starts_with(REMOVED_PREFIX) => None,
+            false => continue,
+        };
+        match std::fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::io("remove", &path, 0, e));
             }
+            _ => {}
         }
     }
     Ok(())

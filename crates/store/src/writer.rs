@@ -435,10 +435,23 @@ impl Drop for PackWriter {
     fn drop(&mut self) {
         for pack in &self.state.get_mut().packs {
             pack.discard(&self.store);
-            // As above.
-            let _ = sync::remove_file(&index::index_path(&self.store.tmp_dir(), pack.id));
+            // As there: the next `Store::open` or collection removes it.
+            let _ = take_back(&self.store, pack.id);
         }
     }
+}
+
+/// Removes what a pack has got from a `finish` that has failed: perhaps its name, and an index without one. The index
+/// goes last: as long as it is among the temporary files, [`Store::clean`] knows that no image needs the pack.
+fn take_back(store: &Store, pack: PackId) -> Result<()> {
+    let published = index::index_path(&store.index_dir(), pack);
+    match std::fs::symlink_metadata(published) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        // Its index has its name, too, or may have it.
+        _ => return Ok(()),
+    }
+    sync::remove_file(&index::pack_path(&store.packs_dir(), pack))?;
+    sync::remove_file(&index::index_path(&store.tmp_dir(), pack))
 }
 
 impl State {

@@ -401,3 +401,24 @@ fn a_new_image_does_not_refer_to_a_pack_that_is_lost() {
         assert!(!image::verify(&first, &store, &|_| ()).unwrap().is_sound());
     }
 }
+
+#[test]
+fn a_pack_that_cannot_be_published_leaves_nothing() {
+    let p = place();
+    let bytes = content(1, 5000);
+    let put = || {
+        let writer = p.store.begin().unwrap();
+        assert!(writer.put(&ChunkId::of(&bytes), &bytes).unwrap().new);
+        writer
+    };
+    let writer = put();
+    // The pack gets its name, and its index does not.
+    let (index, aside) = (p.store.dir().join("index"), p.store.dir().join("aside"));
+    std::fs::rename(&index, &aside).unwrap();
+    assert!(writer.finish().is_err());
+    std::fs::rename(&aside, &index).unwrap();
+    for folder in ["packs", "tmp"] {
+        assert_eq!(files(&p.store.dir().join(folder)).len(), 0, "{folder}");
+    }
+    assert_eq!(put().finish().unwrap().new_chunks, 1);
+}

@@ -302,3 +302,36 @@ fn an_image_that_was_removed_is_passed_over_for_an_older_one() -> Result<()> {
     ensure!(status == 137, "{status}: {}", protection.told()?);
     scene.close()
 }
+
+/// Writes a log of its own, as long as it lives.
+const LOGS: &str = "
+import sys, time
+log = open(sys.argv[1], 'a')
+while True:
+    print('step', file=log, flush=True)
+    time.sleep(0.01)
+";
+
+#[test]
+fn a_program_that_appends_to_a_file_is_restored_if_its_user_says_so() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let log = scene.sandbox().work().join("steps");
+    let words = ["-c", LOGS, log.to_str().context("path")?];
+    fermata.run("logs", Device::Soft, Path::new("/usr/bin/python3"), &words)?;
+    let length = || log.metadata().map_or(0, |it| it.len());
+    wait_until("it has begun", || Ok(length() > 0))?;
+    let options = ["--every", "3600", "--ignore-changed-files"];
+    let mut protection = Protection::start(&scene, "logs", &options)?;
+    protection.wait("checkpoint", 1)?;
+    let before = length();
+    wait_until("it has written more", || Ok(length() > before))?;
+    kill_nine(&scene.process("logs", Which::Program)?)?;
+    protection.wait("restored", 1)?;
+    let before = length();
+    wait_until("it goes on", || Ok(length() > before))?;
+    fermata.kill("logs")?;
+    let status = protection.end()?;
+    ensure!(status == 137, "{status}: {}", protection.told()?);
+    scene.close()
+}

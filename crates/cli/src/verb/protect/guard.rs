@@ -38,6 +38,8 @@ pub struct Guard {
     images: Images,
     costs: Costs,
     events: Events,
+    /// Whether restores go on although files of the program have changed since the image.
+    ignore_changed_files: bool,
     printer: Printer,
     daemon: Daemon,
     due: Instant,
@@ -65,6 +67,7 @@ impl Guard {
         images: Images,
         costs: Costs,
         events: Events,
+        ignore_changed_files: bool,
         printer: &Printer,
     ) -> Result<Self, Failure> {
         let mut guard = Self {
@@ -72,6 +75,7 @@ impl Guard {
             images,
             costs,
             events,
+            ignore_changed_files,
             printer: printer.clone(),
             daemon: Daemon::reach(printer)?,
             due: Instant::now(),
@@ -281,6 +285,7 @@ impl Guard {
     fn restore(&mut self, image: &Path) -> Result<(), Failure> {
         let verb = Verb::Restore(user::Restore {
             name: Some(self.name.clone()),
+            ignore_changed_files: self.ignore_changed_files,
             ..user::Restore::of(image)
         });
         let until = Instant::now() + LOCK_TIME;

@@ -37,6 +37,7 @@ Examples:
   fermata run --detach --name train -- python train.py
   fermata protect train                        at the interval that wastes least
   fermata protect train --every 600 --keep 4 --to /data/images
+  fermata protect train --ignore-changed-files  it appends to a log of its own
   fermata protect train --json >> events.jsonl
   fermata protect train --on-event 'jq -r .event | mail -s train me'")]
 pub struct Args {
@@ -54,6 +55,9 @@ pub struct Args {
     /// Mean seconds between two failures, for `auto`; corrected by the failures that happen.
     #[arg(long, default_value_t = 3600.0, value_name = "SECONDS", value_parser = parse_seconds)]
     between_failures: f64,
+    /// Go on although files that the program had open have changed since.
+    #[arg(long)]
+    ignore_changed_files: bool,
     /// A command for the shell that gets each event on standard input, as a line of JSON.
     #[arg(long, value_name = "COMMAND")]
     on_event: Option<String>,
@@ -96,7 +100,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         Every::Seconds(every) => Some(every),
     };
     let costs = Costs::new(every, args.between_failures);
-    Guard::new(args.name, images, costs, events, printer)?.run()
+    let ignore = args.ignore_changed_files;
+    Guard::new(args.name, images, costs, events, ignore, printer)?.run()
 }
 
 #[cfg(test)]

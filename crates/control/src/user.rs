@@ -233,7 +233,7 @@ pub struct Restore {
     #[serde(default)]
     pub own_network: bool,
     /// The sessions are ended when the connection closes that has asked for them, and forgotten if they have not ended
-    /// before by themselves.
+    /// before by themselves. Files that the program has open for writing may have changed: earlier ones have written to them.
     #[serde(default)]
     pub leased: bool,
     /// As [`Run::priority`]; none for that of the session at its checkpoint.

@@ -595,3 +595,47 @@ fn copies_with_networks_of_their_own_listen_at_one_port_and_can_be_checkpointed(
     }
     scene.close()
 }
+
+/// Answers each request, and writes a line about it to a log that it holds open.
+const LOGGED: &str = "
+import http.server, socketserver, sys
+log = open(sys.argv[2], 'a')
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        print(self.path, file=log, flush=True)
+        self.send_response(200)
+        self.send_header('content-length', '5')
+        self.end_headers()
+        self.wfile.write(b'done\\n')
+    def log_message(self, *_):
+        pass
+socketserver.TCPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
+";
+
+#[test]
+fn an_instance_starts_although_earlier_ones_have_written_to_the_programs_log() -> Result<()> {
+    let scene = Scene::new()?;
+    let log = scene.sandbox().work().join("requests");
+    let path = log.to_str().context("path")?;
+    at_free_port(|port| {
+        let words = ["function", "create", "logged", "--device", "soft", "--"];
+        let program = ["/usr/bin/python3", "-c", LOGGED, port, path];
+        scene.fermata().call(&[&words[..], &program].concat())
+    })?;
+    // Each request gets an instance of its own.
+    let mut front = Front::start(&scene, "logged", &["--keep", "0"])?;
+    for request in ["/1", "/2", "/3"] {
+        let got = front.get(request)?;
+        let done = got.status == 200 && got.body == "done\n";
+        ensure!(
+            done && got.header("fermata-start") == "cold",
+            "{got:?}: {}",
+            front.told()?
+        );
+    }
+    ensure!(fs::read_to_string(&log)? == "/1\n/2\n/3\n");
+    front.signal(Signal::TERM)?;
+    ensure!(front.end()? == 0, "{}", front.told()?);
+    scene.close()
+}

@@ -14,6 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::criu;
@@ -63,6 +64,13 @@ pub struct ChangedFile {
     pub recorded: u64,
     /// Bytes now.
     pub found: u64,
+}
+
+impl ChangedFile {
+    /// Whether the program had it open for writing, so that it may have changed it itself.
+    pub fn is_written(&self) -> bool {
+        OFlags::from_bits_retain(self.flags).intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
 }
 
 /// Files of the dump in `host` that have another size now, `except` some. Files that are gone are left
@@ -286,6 +294,15 @@ mod tests {
             found: 5,
         };
         assert_eq!(found, [expected]);
+        assert!(found[0].is_written());
+        // Open for appending, and for reading.
+        for (flags, written) in [(0o2001, true), (0o100_000, false)] {
+            let file = ChangedFile {
+                flags,
+                ..found[0].clone()
+            };
+            assert_eq!(file.is_written(), written);
+        }
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Source {
             .or_fail(FailureKind::Damaged, || {
                 format!("cannot read `{}`", image.host().display())
             })?;
-        if let Some(file) = changed.first().filter(|_| !request.ignore_changed_files) {
+        if let Some(file) = changed.iter().find(|file| stands_in_the_way(request, file)) {
             return Err(changed_failure(file));
         }
         let priority = record.priority;
@@ -628,6 +628,13 @@ fn no_file((path, error): (PathBuf, io::Error)) -> Failure {
         path.display()
     );
     fail(FailureKind::User, message).hint("make its folder again, or free some space there")
+}
+
+/// Whether a file that has changed keeps the program from going on. Instances of a function, which are leased, write to
+/// the same files: after the first, these are not what they were when the image was taken.
+fn stands_in_the_way(request: &Restore, file: &ChangedFile) -> bool {
+    let expected = request.leased && file.is_written();
+    !request.ignore_changed_files && !expected
 }
 
 fn changed_failure(file: &ChangedFile) -> Failure {

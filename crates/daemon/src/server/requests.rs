@@ -197,6 +197,8 @@ fn answer(
             let request = Restore {
                 trust_owner,
                 gpus,
+                // No program goes on from it.
+                ignore_changed_files: true,
                 ..Restore::of(image)
             };
             warm(daemon, &request, &mut |done, total| {

@@ -42,7 +42,11 @@ fn every_verb_has_help_with_examples() {
         assert!(done.stdout.contains(&format!("fermata {verb}")), "{verb}");
         assert!(done.stderr.is_empty());
     }
-    for (verb, word) in [("run", "128+n"), ("doctor", "14 when"), ("shutdown", "settings")] {
+    for (verb, word) in [
+        ("run", "128+n"),
+        ("doctor", "14 when"),
+        ("shutdown", "settings"),
+    ] {
         let done = place.call(&[verb, "--help"]);
         assert!(done.stdout.contains(word), "{verb}: {}", done.stdout);
     }

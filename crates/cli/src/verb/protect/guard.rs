@@ -32,14 +32,22 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long another's use of an image or a session is waited for.
 const LOCK_TIME: Duration = Duration::from_secs(60);
 
+/// What the user allows, where images or restores are refused otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowed {
+    /// Restores go on although files of the program have changed since the image.
+    pub changed_files: bool,
+    /// Images leave out TCP connections to others.
+    pub tcp_close: bool,
+}
+
 /// Guards a session.
 pub struct Guard {
     name: String,
     images: Images,
     costs: Costs,
     events: Events,
-    /// Whether restores go on although files of the program have changed since the image.
-    ignore_changed_files: bool,
+    allowed: Allowed,
     printer: Printer,
     daemon: Daemon,
     due: Instant,
@@ -67,7 +75,7 @@ impl Guard {
         images: Images,
         costs: Costs,
         events: Events,
-        ignore_changed_files: bool,
+        allowed: Allowed,
         printer: &Printer,
     ) -> Result<Self, Failure> {
         let mut guard = Self {
@@ -75,7 +83,7 @@ impl Guard {
             images,
             costs,
             events,
-            ignore_changed_files,
+            allowed,
             printer: printer.clone(),
             daemon: Daemon::reach(printer)?,
             due: Instant::now(),
@@ -175,7 +183,7 @@ impl Guard {
             then: Then::Run,
             pool_bytes: user::DEFAULT_POOL,
             validate: Validate::default(),
-            tcp_close: false,
+            tcp_close: self.allowed.tcp_close,
         });
         match self.ask(verb) {
             Ok(FromDaemon::Checkpointed(done)) => self.taken(&done, begun),
@@ -285,7 +293,7 @@ impl Guard {
     fn restore(&mut self, image: &Path) -> Result<(), Failure> {
         let verb = Verb::Restore(user::Restore {
             name: Some(self.name.clone()),
-            ignore_changed_files: self.ignore_changed_files,
+            ignore_changed_files: self.allowed.changed_files,
             ..user::Restore::of(image)
         });
         let until = Instant::now() + LOCK_TIME;

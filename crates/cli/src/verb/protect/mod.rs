@@ -22,7 +22,7 @@ use crate::printer::Printer;
 
 use self::costs::Costs;
 use self::events::Events;
-use self::guard::Guard;
+use self::guard::{Allowed, Guard};
 use self::images::Images;
 
 /// Keep a program alive: take images of it, and restart it from the newest when it dies.
@@ -58,6 +58,10 @@ pub struct Args {
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
+    /// Leave out TCP connections whose other end is outside the session, instead of refusing. The running program keeps them;
+    /// in a restored one they are closed, and it must connect again.
+    #[arg(long)]
+    tcp_close: bool,
     /// A command for the shell that gets each event on standard input, as a line of JSON.
     #[arg(long, value_name = "COMMAND")]
     on_event: Option<String>,
@@ -100,8 +104,11 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         Every::Seconds(every) => Some(every),
     };
     let costs = Costs::new(every, args.between_failures);
-    let ignore = args.ignore_changed_files;
-    Guard::new(args.name, images, costs, events, ignore, printer)?.run()
+    let allowed = Allowed {
+        changed_files: args.ignore_changed_files,
+        tcp_close: args.tcp_close,
+    };
+    Guard::new(args.name, images, costs, events, allowed, printer)?.run()
 }
 
 #[cfg(test)]

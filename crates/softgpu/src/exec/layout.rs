@@ -31,8 +31,10 @@ pub(super) struct Layout {
     pub variables: Vec<GlobalVar>,
     /// `.extern` variables, placed elsewhere.
     pub externs: Vec<Name>,
-    /// Offsets of shared variables: by name for common ones, by (kernel, name) for a kernel's own.
-    pub shared: HashMap<(Option<Name>, Name), (u32, u64)>,
+    /// Offset and bytes of the module's shared variables.
+    pub shared: HashMap<Name, (u32, u64)>,
+    /// Likewise of those that a function declares, in order of declaration: several scopes may use one name.
+    pub own_shared: HashMap<Name, Vec<(u32, u64)>>,
     /// References among the placed variables.
     pub references: HashMap<Name, Referent>,
     /// Bytes of each placed variable, by name.
@@ -90,6 +92,7 @@ impl Layout {
             variables: Vec::new(),
             externs: Vec::new(),
             shared: HashMap::new(),
+            own_shared: HashMap::new(),
             references: HashMap::new(),
             variable_sizes: HashMap::new(),
             address_taken: HashSet::new(),
@@ -118,7 +121,7 @@ impl Layout {
             })
             .collect();
         for function in functions.iter().filter(|f| !f.entry) {
-            layout.own_shared(function, None, &mut common)?;
+            layout.own_shared(function, &mut common)?;
         }
         layout.take_addresses(module.items.len(), &functions);
         let reach = layout.reach(&functions);
@@ -139,7 +142,7 @@ impl Layout {
             } else {
                 0
             };
-            layout.own_shared(kernel, Some(&kernel.name), &mut shared)?;
+            layout.own_shared(kernel, &mut shared)?;
             let version = module.version.0 * 10 + module.version.1;
             let info = kernel_info(kernel, shared as u32, consts as u32, target, version)?;
             layout.kernels.push(info);
@@ -154,8 +157,7 @@ impl Layout {
             }
             Space::Shared => {
                 let offset = reserve(v, common)?;
-                self.shared
-                    .insert((None, v.name.clone()), (offset, size_of(v)?));
+                self.shared.insert(v.name.clone(), (offset, size_of(v)?));
             }
             Space::Global | Space::Const if v.linkage == Linkage::Extern => {
                 self.externs.push(v.name.clone())
@@ -174,13 +176,9 @@ impl Layout {
         Ok(())
     }
 
-    fn own_shared(
-        &mut self,
-        f: &Function,
-        kernel: Option<&Name>,
-        used: &mut u64,
-    ) -> Result<(), LoadError> {
+    fn own_shared(&mut self, f: &Function, used: &mut u64) -> Result<(), LoadError> {
         let mut result = Ok(());
+        let mut places = Vec::new();
         walk(f.body.as_deref().unwrap_or_default(), &mut |s| {
             if let Statement::Variable(v) = s
                 && v.space == Space::Shared
@@ -190,13 +188,13 @@ impl Layout {
                     self.dynamic.insert(v.name.clone());
                 } else {
                     result = reserve(v, used).and_then(|offset| {
-                        self.shared
-                            .insert((kernel.cloned(), v.name.clone()), (offset, size_of(v)?));
+                        places.push((offset, size_of(v)?));
                         Ok(())
                     });
                 }
             }
         });
+        self.own_shared.insert(f.name.clone(), places);
         result
     }
 
@@ -245,7 +243,7 @@ impl Layout {
             walk(f.body.as_deref().unwrap_or_default(), &mut |s| match s {
                 Statement::Instruction(i) => {
                     names(i, &mut |n| {
-                        if self.shared.contains_key(&(None, n.clone())) {
+                        if self.shared.contains_key(n) {
                             touches.insert(f.name.clone());
                         } else if self.functions.contains_key(n) || self.aliases.contains_key(n) {
                             let callee = self.aliases.get(n).unwrap_or(n).clone();
@@ -275,13 +273,6 @@ impl Layout {
             }
         }
         touches
-    }
-
-    /// Offset and bytes of a shared variable as `function` sees it.
-    pub fn shared_place(&self, function: &Name, variable: &Name) -> Option<(u32, u64)> {
-        let own = self.shared.get(&(Some(function.clone()), variable.clone()));
-        own.or_else(|| self.shared.get(&(None, variable.clone())))
-            .copied()
     }
 }
 

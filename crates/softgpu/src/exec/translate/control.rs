@@ -7,7 +7,7 @@ use cranelift_codegen::ir::{
     AbiParam, Block, InstBuilder, JumpTableData, MemFlagsData, Signature, TrapCode, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
-use fermata_ptx::ast::{Instruction, Name, Operand, Type};
+use fermata_ptx::ast::{Instruction, Name, Operand, Statement, Type};
 
 use super::modifiers::Modifiers;
 use super::place::Place;
@@ -17,9 +17,24 @@ use crate::exec::runtime::context::{DeviceThread, FUEL};
 use crate::exec::runtime::{helpers, print, quiet};
 
 impl<'a> Translator<'a, '_> {
-    fn label(&mut self, name: &Name) -> Step<Block> {
-        self.labels
-            .get(name)
+    /// Makes a block for each label that stands directly in the innermost scope.
+    pub(super) fn announce_labels(&mut self, body: &'a [Statement]) {
+        let Some(scope) = self.scopes.last_mut() else {
+            return;
+        };
+        for statement in body {
+            if let Statement::Label(name) = statement {
+                scope.labels.insert(name.clone(), self.b.create_block());
+            }
+        }
+    }
+
+    /// The block of a label: the innermost scope that has one of this name counts.
+    pub(super) fn label(&self, name: &Name) -> Step<Block> {
+        self.scopes
+            .iter()
+            .rev()
+            .find_map(|scope| scope.labels.get(name))
             .copied()
             .ok_or_else(|| Refused::Undefined(name.clone()))
     }
@@ -30,7 +45,7 @@ impl<'a> Translator<'a, '_> {
             return Err(Refused::Unsupported);
         };
         let target = self.label(name)?;
-        let back = self.placed.contains(name);
+        let back = self.placed.contains(&target);
         let Some((condition, negated)) = condition else {
             if back {
                 self.spend();
@@ -130,14 +145,14 @@ impl<'a> Translator<'a, '_> {
         else {
             return Err(Refused::Unsupported);
         };
-        if targets.iter().any(|t| self.placed.contains(t)) {
-            self.spend();
-        }
-        let wrong = self.b.create_block();
         let blocks = targets
             .iter()
             .map(|t| self.label(t))
             .collect::<Step<Vec<_>>>()?;
+        if blocks.iter().any(|block| self.placed.contains(block)) {
+            self.spend();
+        }
+        let wrong = self.b.create_block();
         let pool = &mut self.b.func.dfg.value_lists;
         let default = cranelift_codegen::ir::BlockCall::new(wrong, [], pool);
         let calls: Vec<_> = blocks

@@ -73,7 +73,6 @@ pub fn translate(
         function,
         context,
         scopes: vec![Scope::default()],
-        labels: HashMap::new(),
         placed: HashSet::new(),
         floats: HashSet::new(),
         fuel,
@@ -83,6 +82,7 @@ pub fn translate(
         frame_bytes: 0,
         frame_offsets: Vec::new(),
         next_offset: 0,
+        next_shared: 0,
         line: function.line,
         site: 0,
     };
@@ -92,7 +92,6 @@ pub fn translate(
     let result = t.statements(body);
     if result.is_err() {
         // The half-built function is thrown away; its scratch space must still be cleared.
-        t.labels.clear();
         *scratch = FunctionBuilderContext::new();
         return result;
     }
@@ -104,17 +103,13 @@ pub fn translate(
 }
 
 impl<'a> Translator<'a, '_> {
-    /// Finds labels, the frame's layout and the classes of registers.
+    /// Finds the frame's layout and the classes of registers.
     fn prepare(&mut self, body: &'a [Statement]) -> Result<(), LoadError> {
         self.floats = vote::floats(body);
         let mut used = 0u64;
         let mut result = Ok(());
-        let (labels, offsets) = (&mut self.labels, &mut self.frame_offsets);
-        let builder = &mut self.b;
+        let offsets = &mut self.frame_offsets;
         walk(body, &mut |s| match s {
-            Statement::Label(name) => {
-                labels.insert(name.clone(), builder.create_block());
-            }
             Statement::Variable(v) if matches!(v.space, Space::Local | Space::Param) => {
                 match reserve(v, &mut used) {
                     Ok(offset) => offsets.push(offset),
@@ -181,13 +176,17 @@ impl<'a> Translator<'a, '_> {
         }
     }
 
+    /// What stands between the braces of the innermost scope.
     fn statements(&mut self, body: &'a [Statement]) -> Result<(), LoadError> {
+        self.announce_labels(body);
         for statement in body {
             match statement {
                 Statement::Variable(v) => self.declare(v)?,
                 Statement::Label(name) => {
-                    let block = self.labels[name];
-                    self.placed.insert(name.clone());
+                    let block = self.label(name).map_err(|_| LoadError::Undefined {
+                        name: name.to_string(),
+                    })?;
+                    self.placed.insert(block);
                     self.b.ins().jump(block, &[]);
                     self.b.switch_to_block(block);
                     self.verified.clear();

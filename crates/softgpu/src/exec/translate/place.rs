@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cranelift_codegen::ir::{self, Value, types};
+use cranelift_codegen::ir::{self, Block, Value, types};
 use cranelift_frontend::Variable;
 use fermata_ptx::ast::{Name, Type};
 
@@ -49,6 +49,8 @@ pub enum Place {
 pub struct Scope {
     /// Known names.
     pub places: HashMap<Name, Place>,
+    /// Its own labels, also those that are yet to come.
+    pub(super) labels: HashMap<Name, Block>,
     /// `%r<10>` and the like, by prefix.
     pub(super) ranges: HashMap<Name, (u32, Type)>,
     /// Registers that are return parameters, and where their values go.

@@ -30,8 +30,7 @@ impl<'a> Translator<'a, '_> {
                 Ok(())
             }
             Space::Shared => {
-                let place = self.unit.layout.shared_place(&self.function.name, &v.name);
-                let (offset, size) = place.unwrap_or_default();
+                let (offset, size) = self.next_shared_place();
                 self.insert(&v.name, Place::Shared { offset, size });
                 Ok(())
             }
@@ -95,6 +94,14 @@ impl<'a> Translator<'a, '_> {
         offset
     }
 
+    /// Offset and bytes of the next shared variable that the function declares.
+    fn next_shared_place(&mut self) -> (u32, u64) {
+        let own = self.unit.layout.own_shared.get(&self.function.name);
+        let place = own.and_then(|places| places.get(self.next_shared));
+        self.next_shared += 1;
+        place.copied().unwrap_or_default()
+    }
+
     /// A `.reg` parameter of a function: read at entry, written back when it leaves.
     pub(super) fn register_parameter(
         &mut self,
@@ -145,7 +152,7 @@ impl<'a> Translator<'a, '_> {
         if let Some(index) = self.unit.function(name) {
             return Some(Place::Function { index });
         }
-        if let Some((offset, size)) = layout.shared_place(&self.function.name, name) {
+        if let Some(&(offset, size)) = layout.shared.get(name) {
             return Some(Place::Shared { offset, size });
         }
         let address = (self.unit.address)(name)?;

@@ -68,9 +68,8 @@ pub struct Translator<'a, 'f> {
     pub(super) function: &'a Function,
     pub(super) context: Value,
     pub(super) scopes: Vec<Scope>,
-    pub(super) labels: HashMap<Name, Block>,
-    /// Labels that have been placed: jumps to them go back.
-    pub(super) placed: HashSet<Name>,
+    /// Blocks of labels that have been placed: jumps to them go back.
+    pub(super) placed: HashSet<Block>,
     pub(super) floats: HashSet<Name>,
     pub(super) fuel: Variable,
     pub(super) carry: Variable,
@@ -82,6 +81,8 @@ pub struct Translator<'a, 'f> {
     /// Where each variable and call parameter lies in the frame, in order of declaration.
     pub(super) frame_offsets: Vec<u32>,
     pub(super) next_offset: usize,
+    /// How many of the function's own shared variables have been declared.
+    pub(super) next_shared: usize,
     pub(super) line: u32,
     /// Where the instruction that is being translated stands in the text.
     pub(super) site: u32,

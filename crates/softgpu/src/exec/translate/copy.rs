@@ -28,6 +28,9 @@ impl<'a> Translator<'a, '_> {
             return self.copies_arrive(i, m);
         }
         m.one_of(&["ca", "cg"]).ok_or(Refused::Unsupported)?;
+        // The last operand is the policy then, which is only a hint.
+        let hinted = m.flag("L2::cache_hint");
+        let operands = i.operands.len().saturating_sub(usize::from(hinted));
         m.skip(&["shared", "shared::cta", "global"], &["L2::"]);
         m.done()?;
         let Operand::Int(size @ (4 | 8 | 16)) = self.operand(i, 2)? else {
@@ -37,8 +40,8 @@ impl<'a> Translator<'a, '_> {
         let to = self.target(self.operand(i, 0)?, "shared", size)?;
         let to = self.pointer(to, size, true);
         let from = self.target(self.operand(i, 1)?, "global", size)?;
-        match i.operands.get(3) {
-            None => {
+        match i.operands.get(3..operands) {
+            Some([]) => {
                 let from = self.pointer(from, size, false);
                 let (step, ty) = if size == 4 {
                     (4, types::I32)
@@ -53,9 +56,9 @@ impl<'a> Translator<'a, '_> {
                 }
                 Ok(())
             }
-            Some(bytes) => {
+            Some([limit]) => {
                 // Only the first bytes are read; the rest becomes zero.
-                let bytes = self.read(bytes, Type::U32)?;
+                let bytes = self.source_bytes(limit, size)?;
                 let zero = self.b.ins().iconst(types::I8, 0);
                 for at in 0..size {
                     self.b.ins().store(MemFlagsData::new(), zero, to, at as i32);
@@ -87,7 +90,24 @@ impl<'a> Translator<'a, '_> {
                 self.go_on_in(after);
                 Ok(())
             }
+            _ => Err(Refused::Unsupported),
         }
+    }
+
+    /// How many of `size` bytes are read: a number, or none where a predicate says that the source is to be ignored.
+    fn source_bytes(&mut self, limit: &Operand, size: u32) -> Step<Value> {
+        let predicate = match limit {
+            Operand::Name(name) => self.predicate(name).is_ok(),
+            Operand::Not(_) => true,
+            _ => false,
+        };
+        if !predicate {
+            return self.read(limit, Type::U32);
+        }
+        let ignored = self.read(limit, Type::Pred)?;
+        let none = self.b.ins().iconst(types::I32, 0);
+        let all = self.b.ins().iconst(types::I32, i64::from(size));
+        Ok(self.b.ins().select(ignored, none, all))
     }
 
     /// `cp.async.bulk` of bytes, not of tensors, also done at once.

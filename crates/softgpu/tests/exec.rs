@@ -425,6 +425,43 @@ fn many_threads_launch_one_module() {
     assert_eq!(memory.read::<u32>(), [6 * 20 * 10 * 33]);
 }
 
+fn set_mxcsr(value: u32) {
+    // SAFETY: no reserved bit of the register is set.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack)) };
+}
+
+#[test]
+fn a_kernel_computes_alike_however_the_programs_thread_computes() {
+    let l = load(&format!(
+        "{HEAD}.visible .entry compute(.param .u64 p) {{
+ .reg .f32 %f<8>; .reg .b64 %a;
+ ld.param.u64 %a, [p];
+ ld.global.f32 %f0, [%a]; add.f32 %f0, %f0, %f0; st.global.f32 [%a], %f0;
+ ld.global.f32 %f1, [%a+4]; ld.global.f32 %f2, [%a+8]; ld.global.f32 %f3, [%a+12];
+ div.rn.f32 %f4, %f1, %f2; st.global.f32 [%a+4], %f4;
+ div.rp.f32 %f5, %f1, %f2; st.global.f32 [%a+8], %f5;
+ div.rn.f32 %f6, %f1, %f3; st.global.f32 [%a+12], %f6;
+ ret; }}"
+    ));
+    let memory = Memory::of(&[100, 1f32.to_bits(), 3f32.to_bits(), 0]);
+    let params = Params::default().ptr(&memory).0;
+    // Subnormal numbers are flushed, results rounded down, and a division by zero is a signal.
+    let other = 0x8040 | 1 << 13 | 0x1F80 & !0x200;
+    let result = std::thread::scope(|s| {
+        let thread = s.spawn(|| {
+            set_mxcsr(other);
+            let result = launch(&l, "compute", [1; 3], [1; 3], 0, &params).0;
+            set_mxcsr(0x1F80);
+            result
+        });
+        thread.join().unwrap()
+    });
+    result.unwrap();
+    let third = (1f32 / 3.0).to_bits();
+    let infinity = f32::INFINITY.to_bits();
+    assert_eq!(memory.read::<u32>(), [200, third, third, infinity]);
+}
+
 #[test]
 fn impossible_launches_are_refused() {
     let l = spinning();

@@ -14,6 +14,7 @@ use fermata_ptx::ast::{Function, Item, Module, Name, Statement};
 use super::LoadError;
 use super::descriptor;
 use super::layout::{Layout, names, walk};
+use super::runtime::mxcsr;
 use super::runtime::signal::CodeRange;
 use super::translate::{Unit, signature, translate};
 
@@ -116,6 +117,8 @@ impl Compiler {
         descriptors: &[Descriptor],
         list: &[usize],
     ) -> Result<(), String> {
+        // Constants are computed here.
+        let _defaults = mxcsr::Defaults::load();
         let attempt = catch_unwind(AssertUnwindSafe(|| self.generate(unit, descriptors, list)));
         attempt.unwrap_or_else(|_| {
             self.scratch = FunctionBuilderContext::new();

@@ -2,6 +2,8 @@
 
 use std::arch::asm;
 
+use super::mxcsr;
+
 /// Rounding modes as compiled code numbers them: the RC field of MXCSR.
 pub mod rounding {
     #![allow(missing_docs)]
@@ -13,19 +15,17 @@ pub mod rounding {
 
 /// MXCSR with all exceptions masked and the mode of `rc`.
 fn control(rc: u32) -> u32 {
-    0x1F80 | (rc & 3) << 13
+    mxcsr::DEFAULT | (rc & 3) << 13
 }
-
-const DEFAULT: u32 = 0x1F80;
 
 macro_rules! rounded {
     ($name:ident, $ty:ty, $op:literal) => {
         /// Directed rounding of one operation.
         pub extern "C" fn $name(a: $ty, b: $ty, rc: u32) -> $ty {
-            let (mode, restore, mut out) = (control(rc), DEFAULT, a);
+            let (mode, mut found, mut out) = (control(rc), 0u32, a);
             // SAFETY: MXCSR is set for one instruction and put back.
             unsafe {
-                asm!("ldmxcsr [{m}]", $op, "ldmxcsr [{r}]", m = in(reg) &mode, r = in(reg) &restore,
+                asm!("stmxcsr [{f}]", "ldmxcsr [{m}]", $op, "ldmxcsr [{f}]", m = in(reg) &mode, f = in(reg) &mut found,
                      a = inout(xmm_reg) out, b = in(xmm_reg) b, options(nostack));
             }
             out
@@ -48,11 +48,11 @@ macro_rules! rounded_fma {
     ($name:ident, $ty:ty, $op:literal) => {
         /// Directed rounding of a fused multiply-add.
         pub extern "C" fn $name(a: $ty, b: $ty, c: $ty, rc: u32) -> $ty {
-            let (mode, restore, mut out) = (control(rc), DEFAULT, a);
+            let (mode, mut found, mut out) = (control(rc), 0u32, a);
             // SAFETY: MXCSR is set for one instruction and put back; modules are refused on a
             // processor without FMA.
             unsafe {
-                asm!("ldmxcsr [{m}]", $op, "ldmxcsr [{r}]", m = in(reg) &mode, r = in(reg) &restore,
+                asm!("stmxcsr [{f}]", "ldmxcsr [{m}]", $op, "ldmxcsr [{f}]", m = in(reg) &mode, f = in(reg) &mut found,
                      a = inout(xmm_reg) out, b = in(xmm_reg) b, c = in(xmm_reg) c, options(nostack));
             }
             out
@@ -65,11 +65,11 @@ rounded_fma!(fma_f64, f64, "vfmadd213sd {a}, {b}, {c}");
 
 /// f64 to f32.
 pub extern "C" fn demote(a: f64, rc: u32) -> f32 {
-    let (mode, restore, out): (_, _, f32);
-    (mode, restore) = (control(rc), DEFAULT);
+    let (mode, mut found) = (control(rc), 0u32);
+    let out: f32;
     // SAFETY: MXCSR is set for one instruction and put back.
     unsafe {
-        asm!("ldmxcsr [{m}]", "cvtsd2ss {o}, {a}", "ldmxcsr [{r}]", m = in(reg) &mode, r = in(reg) &restore,
+        asm!("stmxcsr [{f}]", "ldmxcsr [{m}]", "cvtsd2ss {o}, {a}", "ldmxcsr [{f}]", m = in(reg) &mode, f = in(reg) &mut found,
              a = in(xmm_reg) a, o = out(xmm_reg) out, options(nostack));
     }
     out

@@ -18,6 +18,7 @@ pub(super) mod helpers;
 pub(super) mod math;
 pub(super) mod mbarrier;
 pub(super) mod mma;
+pub(super) mod mxcsr;
 pub(super) mod nested;
 pub(super) mod pool;
 pub(super) mod print;

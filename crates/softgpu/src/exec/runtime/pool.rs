@@ -13,6 +13,7 @@ use super::block::Block;
 use super::context::Stop;
 use super::engine::with_engine;
 use super::grid::{Grid, Poll, RESERVED_SHARED};
+use super::mxcsr;
 use super::threads::limit;
 use super::window;
 
@@ -189,6 +190,7 @@ fn run_blocks(grid: &Grid<'_>) {
 }
 
 fn run_blocks_here(grid: &Grid<'_>) {
+    let _defaults = mxcsr::Defaults::load();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         with_engine(|engine| {
             if let Err(error) = engine

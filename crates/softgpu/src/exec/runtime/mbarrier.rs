@@ -7,8 +7,9 @@
 //!     phase   bytes outstanding  arrivals of a phase   arrivals still to come
 //! ```
 //!
-//! All threads of a block run on one host thread and change places only inside calls, so that reading
-//! and writing the word needs no care. Copies are done when they are issued, so that the bytes
+//! Compiled code reads and writes the word, so that a bad address is a fault of the kernel; the functions here only
+//! compute. All threads of a block run on one host thread and change places only inside calls that wait, which these
+//! are not, so that no other thread comes between reading and writing. Copies are done when they are issued, so that the bytes
 //! outstanding may be negative for a while: they are reported before they are expected.
 
 /// An operation on a barrier; its number is part of the generated code.
@@ -51,21 +52,12 @@ fn word(phase: u64, bytes: i64, expected: u64, pending: u64) -> u64 {
     phase | (bytes as u64) << (BYTES + 1) >> 1 | (expected & COUNT) << 20 | pending & COUNT
 }
 
-/// Acts on the barrier at `at`; its state before, by which its phase can be waited for.
-///
-/// # Safety
-/// `at` is a word of the block's memory.
-pub unsafe extern "C" fn act(at: *mut u64, action: u32, number: u32) -> u64 {
+/// What an action makes of a barrier. Its phase can be waited for by its state before, `old`.
+pub extern "C" fn act(old: u64, action: u32, number: u32) -> u64 {
     let number = u64::from(number);
-    // SAFETY: as the caller says; addresses of shared memory have been checked for alignment.
-    let old = unsafe { at.read_unaligned() };
     let (phase, mut tx, mut all, mut left) = (old & PHASE, bytes(old), expected(old), pending(old));
     match action {
-        action::INIT => {
-            // SAFETY: as above.
-            unsafe { at.write_unaligned(word(0, 0, number, number)) };
-            return 0;
-        }
+        action::INIT => return word(0, 0, number, number),
         action::ARRIVE => left = left.wrapping_sub(number),
         action::DROP => {
             left = left.wrapping_sub(number);
@@ -80,33 +72,21 @@ pub unsafe extern "C" fn act(at: *mut u64, action: u32, number: u32) -> u64 {
         }
     }
     let over = left & COUNT == 0 && tx == 0;
-    let new = if over {
+    if over {
         word(phase ^ PHASE, 0, all, all)
     } else {
         word(phase, tx, all, left)
-    };
-    // SAFETY: as above.
-    unsafe { at.write_unaligned(new) };
-    old
+    }
 }
 
-/// Whether the phase of `state` is over.
-///
-/// # Safety
-/// `at` is a word of the block's memory.
-pub unsafe extern "C" fn is_over(at: *const u64, state: u64) -> u32 {
-    // SAFETY: as the caller says.
-    let now = unsafe { at.read_unaligned() };
+/// Whether the phase of `state` is over in a barrier that is `now`.
+pub extern "C" fn is_over(now: u64, state: u64) -> u32 {
     u32::from((now ^ state) & PHASE != 0)
 }
 
 /// Whether the phase of this parity is over: the current one is of the other.
-///
-/// # Safety
-/// `at` is a word of the block's memory.
-pub unsafe extern "C" fn is_parity_over(at: *const u64, parity: u32) -> u32 {
-    // SAFETY: as the caller says.
-    unsafe { is_over(at, u64::from(parity & 1) << 63) }
+pub extern "C" fn is_parity_over(now: u64, parity: u32) -> u32 {
+    is_over(now, u64::from(parity & 1) << 63)
 }
 
 /// Arrivals that `state` still expects.
@@ -119,13 +99,13 @@ mod tests {
     use super::*;
 
     fn apply(at: &mut u64, action: u32, number: u32) -> u64 {
-        // SAFETY: a word of this test.
-        unsafe { act(at, action, number) }
+        let old = *at;
+        *at = act(old, action, number);
+        old
     }
 
     fn over(at: &u64, state: u64) -> bool {
-        // SAFETY: a word of this test.
-        unsafe { is_over(at, state) != 0 }
+        is_over(*at, state) != 0
     }
 
     #[test]
@@ -152,9 +132,7 @@ mod tests {
         assert!(!over(&at, state));
         apply(&mut at, action::COMPLETE, 4096);
         assert!(over(&at, state));
-        // SAFETY: a word of this test.
-        assert_eq!(unsafe { is_parity_over(&at, 0) }, 1);
-        // SAFETY: a word of this test.
-        assert_eq!(unsafe { is_parity_over(&at, 1) }, 0);
+        assert_eq!(is_parity_over(at, 0), 1);
+        assert_eq!(is_parity_over(at, 1), 0);
     }
 }

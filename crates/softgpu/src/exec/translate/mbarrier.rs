@@ -1,7 +1,7 @@
 //! `mbarrier`, barriers in shared memory; see `runtime::mbarrier`.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, Value, types};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
 use fermata_ptx::ast::{Instruction, Operand, Type};
 
 use super::modifiers::Modifiers;
@@ -88,11 +88,19 @@ impl<'a> Translator<'a, '_> {
         self.call_action(at, action, number)
     }
 
+    /// The barrier's state before.
     fn call_action(&mut self, at: Value, action: u32, number: Value) -> Step<Value> {
+        let old = self.barrier_state(at);
         let action = self.b.ins().iconst(types::I32, i64::from(action));
         let act = mbarrier::act as *const () as usize;
-        self.call_plain(act, &[at, action, number], Some(types::I64))
-            .ok_or(Refused::Unsupported)
+        let new = self.call_plain(act, &[old, action, number], Some(types::I64));
+        let new = new.ok_or(Refused::Unsupported)?;
+        self.b.ins().store(MemFlagsData::new(), new, at, 0);
+        Ok(old)
+    }
+
+    fn barrier_state(&mut self, at: Value) -> Value {
+        self.b.ins().load(types::I64, MemFlagsData::new(), at, 0)
     }
 
     /// The predicate says whether the phase is over; if not, others get their turn first.
@@ -107,7 +115,8 @@ impl<'a> Translator<'a, '_> {
             let test = mbarrier::is_over as *const () as usize;
             (test, self.value(i, 2, Type::B64)?)
         };
-        let over = self.call_plain(test, &[at, state], Some(types::I32));
+        let now = self.barrier_state(at);
+        let over = self.call_plain(test, &[now, state], Some(types::I32));
         let over = over.ok_or(Refused::Unsupported)?;
         let waits = self.b.ins().icmp_imm_s(IntCC::Equal, over, 0);
         self.if_rarely(waits, Self::yield_now);

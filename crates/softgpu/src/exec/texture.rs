@@ -214,7 +214,8 @@ impl Texture {
     fn fold(&self, index: i64, n: usize) -> Option<u32> {
         let size = i64::from(self.size[n]);
         let inside = match self.outside[n] {
-            Outside::Border if !(0..size).contains(&index) => return None,
+            // Where there is no such dimension, nothing is outside.
+            Outside::Border if self.told[n] != 0 && !(0..size).contains(&index) => return None,
             Outside::Wrap if self.normalized => index.rem_euclid(size),
             Outside::Mirror if self.normalized => {
                 let turn = index.rem_euclid(2 * size);
@@ -284,6 +285,43 @@ fn part(at: i64, next: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_dimensions_that_a_texture_has_have_a_border() {
+        let mut texture = Texture {
+            base: 0,
+            format: Format::Float,
+            channels: 1,
+            size: [4, 1, 1],
+            told: [4, 0, 0],
+            pitch: 16,
+            layered: false,
+            outside: [Outside::Border; 3],
+            linear: true,
+            normalized: false,
+            raw: false,
+            border: [0.0; 4],
+            levels: Levels::default(),
+        };
+        let mut load =
+            |address: u64, _: u32| [256f32, 1000.0, 4000.0, 8.0][address as usize / 4].to_bits();
+        let mut at = |texture: &Texture, x: f32, y: f32| {
+            let texel = texture.sample(Position::Float([x, y, 0.0], 0), &mut load);
+            f32::from_bits(texel[0])
+        };
+        for (x, expected) in [
+            (-3.0, 0.0),
+            (0.0, 128.0),
+            (0.5, 256.0),
+            (1.0, 628.0),
+            (4.0, 4.0),
+        ] {
+            assert_eq!(at(&texture, x, 0.0), expected);
+        }
+        texture.told = [4, 1, 0];
+        assert_eq!(at(&texture, 0.5, 0.0), 128.0, "rows have a border");
+        assert_eq!(at(&texture, 0.5, 0.5), 256.0);
+    }
 
     #[test]
     fn a_level_is_chosen_within_the_bounds_and_mixed_with_the_next() {

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use corosensei::CoroutineResult;
 
-use super::barrier::{Barriers, Others};
+use super::barrier::{Alive, Barriers, Others};
 use super::context::{BlockPointer, DeviceThread, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::fiber::Body;
@@ -324,7 +324,11 @@ impl Block {
         };
         self.warps.release(warp, others);
         if self.barriers.any_waiting() {
-            self.barriers.exited(self.live, others);
+            let alive = Alive {
+                count: self.live,
+                warps: &self.warps,
+            };
+            self.barriers.exited(warp, &alive, others);
         }
     }
 }

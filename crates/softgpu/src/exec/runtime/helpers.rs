@@ -2,7 +2,7 @@
 //!
 //! None of these may panic or touch a kernel's memory: a fault there would not be taken for the kernel's.
 
-use super::barrier::Others;
+use super::barrier::{Alive, Others};
 use super::block::Block;
 use super::context::{DeviceThread, FUEL, Pause, Stop};
 use super::warp::Arrival;
@@ -104,16 +104,21 @@ pub unsafe extern "C" fn barrier(
             let Block {
                 barriers,
                 live,
+                warps,
                 contexts,
                 ready,
                 ..
             } = block(context);
             let others = &mut Others { contexts, ready };
+            let alive = Alive {
+                count: *live,
+                warps,
+            };
             barriers.arrive(
                 id as usize,
                 expected as u32,
                 truth & 1 == 1,
-                *live,
+                &alive,
                 &mut *context,
                 others,
             )

@@ -199,6 +199,11 @@ impl Warps {
         self.waiting > 0
     }
 
+    /// The lanes of a warp that have ended or do not exist.
+    pub fn ended(&self, warp: u32) -> u32 {
+        self.list.get(warp as usize).map_or(0, |warp| warp.exited)
+    }
+
     /// Lanes that have waited for one that has ended go on.
     pub fn release(&mut self, warp: u32, others: &mut Others<'_>) {
         let exited = self.list[warp as usize].exited;

@@ -153,8 +153,40 @@ fn settings_make_devices_and_faults() {
     scenario("a_fork_cannot_use_the_driver", &[]);
     scenario("calls_wait_while_the_process_is_checkpointed", &[]);
     scenario("a_lock_waits_for_work_as_long_as_it_may", &[]);
+    scenario("a_launch_without_memory_for_its_threads_fails", &[]);
     let printed = scenario("a_kernel_prints", &[]);
     assert!(printed.contains("<42>"), "{printed}");
+}
+
+/// Private memory of this process that can be written, bytes.
+fn data_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the process's status");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmData:"));
+    let digits = line.and_then(|l| l.trim().strip_suffix(" kB"));
+    1024 * digits
+        .and_then(|d| d.parse::<u64>().ok())
+        .expect("a number of kilobytes")
+}
+
+/// Without a limit on the time: it waited for itself for ever.
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn a_launch_without_memory_for_its_threads_fails() {
+    let context = Context::new();
+    let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { ret; }";
+    let kernel = context.load(text).function(c"k");
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid structure.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_DATA, &mut limit) }, 0);
+    // Enough for everything but the local memory of a block.
+    limit.rlim_cur = data_bytes() + (256 << 20);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) }, 0);
+    kernel.try_launch([1; 3], [1; 3], 0, null_mut(), &[]);
+    assert_ne!(cuda!(context::cuCtxSynchronize()), cu::CUDA_SUCCESS);
 }
 
 fn allocate(bytes: usize) -> (cu::CUresult, u64) {

@@ -48,6 +48,15 @@ impl Slot {
     /// # Errors
     /// No slot is free, or the system refuses the mapping.
     pub fn new() -> io::Result<Self> {
+        let slot = Self::reserve()?;
+        slot.protect(slot.base + PARAMS_AT, PARAMS as u64, true)?;
+        slot.protect(slot.base + LOCAL_AT, LOCAL * MAX_THREADS as u64, true)?;
+        Ok(slot)
+    }
+
+    /// Maps a free slot, none of which is accessible yet. The list of slots is free again afterwards, for the slot to be
+    /// given back to.
+    fn reserve() -> io::Result<Self> {
         let mut used = USED.lock().unwrap_or_else(|e| e.into_inner());
         used.resize(SLOTS as usize, false);
         let mut last = io::Error::other("no room left for shared and local memory");
@@ -70,14 +79,16 @@ impl Slot {
                     0,
                 )
             };
-            used[index] = true;
             if got as u64 == base {
-                let slot = Self { base, open: 0 };
-                slot.protect(base + PARAMS_AT, PARAMS as u64, true)?;
-                slot.protect(base + LOCAL_AT, LOCAL * MAX_THREADS as u64, true)?;
-                return Ok(slot);
+                used[index] = true;
+                return Ok(Self { base, open: 0 });
             }
             last = io::Error::last_os_error();
+            if last.kind() != io::ErrorKind::AlreadyExists {
+                break;
+            }
+            // Something else lies there, so that this place is not tried again.
+            used[index] = true;
         }
         Err(last)
     }

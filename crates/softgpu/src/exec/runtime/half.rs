@@ -208,11 +208,11 @@ pub fn finish(out: u16, flags: u32) -> u16 {
     if is_nan(out, bf16) {
         return if flags & op::SAT != 0 { 0 } else { NAN };
     }
-    if flags & op::SATFINITE != 0 && out & 0x7FFF == infinity {
-        return out - 1;
-    }
     if flags & (op::SAT | op::RELU) != 0 && out & 0x8000 != 0 {
         return 0;
+    }
+    if flags & op::SATFINITE != 0 && out & 0x7FFF == infinity {
+        return out - 1;
     }
     if flags & op::SAT != 0 && out > one {
         one
@@ -312,6 +312,16 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_large_negative_number_without_its_sign_is_zero_not_the_largest_finite_one() {
+        for (bf16, most) in [(0, 0x7BFF), (op::BF16, 0x7F7F)] {
+            let finite = op::SATFINITE | bf16;
+            assert_eq!(narrow_f64(-1e300, finite | op::RELU), 0);
+            assert_eq!(narrow_f64(-1e300, finite), 0x8000 | most);
+            assert_eq!(narrow_f64(1e300, finite | op::RELU), most);
         }
     }
 

@@ -262,6 +262,12 @@ pub extern "C" fn half(flags: u32, a: u32, b: u32, c: u32) -> u32 {
     u32::from(high) << 16 | low
 }
 
+/// `.ftz` of one f16 or two packed ones: subnormal numbers become zeros of their sign.
+pub extern "C" fn flush_f16(pair: u32) -> u32 {
+    let [low, high] = [pair as u16, (pair >> 16) as u16].map(|bits| flush(bits, op::FTZ));
+    u32::from(high) << 16 | u32::from(low)
+}
+
 /// f16 to f32.
 pub extern "C" fn f16_to_f32(a: u32) -> f32 {
     half::f16::from_bits(a as u16).to_f32()
@@ -313,6 +319,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn flushing_keeps_the_sign_and_what_is_normal() {
+        assert_eq!(flush_f16(0x83FF_0001), 0x8000_0000);
+        assert_eq!(flush_f16(0x8400_0400), 0x8400_0400);
+        assert_eq!(flush_f16(0x7C01_FC00), 0x7C01_FC00);
     }
 
     #[test]

@@ -46,6 +46,10 @@ impl<'a> Translator<'a, '_> {
     /// `a <word> b`, as 0 or 1.
     fn compare(&mut self, word: &str, flush: bool, ty: Type, a: Value, b: Value) -> Step<Value> {
         let (a, b) = match ty {
+            Type::F16 if flush => (self.flush_half(a, ty)?, self.flush_half(b, ty)?),
+            _ => (a, b),
+        };
+        let (a, b) = match ty {
             Type::F16 | Type::Bf16 => (self.half_to_f32(a, ty)?, self.half_to_f32(b, ty)?),
             Type::F32 if flush => (self.flush(a), self.flush(b)),
             _ => (a, b),

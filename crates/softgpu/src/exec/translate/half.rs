@@ -92,9 +92,12 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn half_sign(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type) -> Step {
-        m.flag("ftz");
+        let flush = m.flag("ftz");
         m.done()?;
-        let a = self.value(i, 1, ty)?;
+        let mut a = self.value(i, 1, ty)?;
+        if flush {
+            a = self.flush_half(a, ty)?;
+        }
         let sign: i64 = if matches!(ty, Type::F16 | Type::Bf16) {
             0x8000
         } else {
@@ -107,6 +110,17 @@ impl<'a> Translator<'a, '_> {
             self.b.ins().band_imm_u(a, rest)
         };
         self.result(i, 0, value, false)
+    }
+
+    /// `.ftz` of 16-bit floats. It exists for `.f16` alone: a bf16 is as small as an f32.
+    pub(super) fn flush_half(&mut self, value: Value, ty: Type) -> Step<Value> {
+        if !matches!(ty, Type::F16 | Type::F16x2) {
+            return Ok(value);
+        }
+        let wide = self.widen(value, types::I32);
+        let helper = half::flush_f16 as *const () as usize;
+        let flushed = self.call_plain(helper, &[wide], Some(types::I32));
+        self.fit(flushed.ok_or(Refused::Unsupported)?, natural(ty)?, false)
     }
 
     /// A 16-bit float as f32, exactly.

@@ -8,6 +8,7 @@ use fermata_control::worker::FailureKind;
 use parking_lot::MutexGuard;
 
 use crate::failure::{Failure, Hint, Result, fail};
+use crate::restore::on_demand;
 use crate::session::{Inner, Session};
 
 /// How often a checkpoint or pause is tried while processes of the session start and end.
@@ -49,6 +50,27 @@ impl<'s> Turn<'s> {
         })
     }
 
+    /// As [`Turn::take`], for a stop of the session: once all data of an earlier restore is present, which a stop would cancel.
+    ///
+    /// # Errors
+    /// `Locked`, also when the data takes too long.
+    pub(crate) fn take_settled(session: &'s Session) -> Result<Self> {
+        Self::take_settled_by(session, Instant::now() + on_demand::SETTLE_TIME)
+    }
+
+    fn take_settled_by(session: &'s Session, until: Instant) -> Result<Self> {
+        loop {
+            // Not with the turn: a rollback needs it.
+            on_demand::settle(session, until)?;
+            let turn = Self::take(session)?;
+            // The operation that had the turn may have been the restore whose data comes now.
+            if !session.lock().is_coming() {
+                on_demand::check_whole(session)?;
+                return Ok(turn);
+            }
+        }
+    }
+
     /// Lets in a process that asks for a worker and that others may be waiting for, and takes the turn again.
     ///
     /// # Errors
@@ -60,7 +82,7 @@ impl<'s> Turn<'s> {
         let more = |inner: &Inner| (inner.members.len() > known).then_some(());
         // It may have ended. One that has begun to come in is waited for by `take`.
         let _ = session.wait_for(LET_IN_TIME, more);
-        Self::take(session)
+        Self::take_settled(session)
     }
 }
 
@@ -119,5 +141,85 @@ impl Present {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.session.checkpoint_is_over();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use fermata_control::user::ArrivalStand;
+    use fermata_control::worker::{FromWorker, Restoring, Stand};
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::proc::ProcessId;
+    use crate::session::Behind;
+    use crate::worker::scene::played;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_stop_does_not_cut_off_the_data_of_a_restore_that_it_has_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
+        let session = session.expect("made");
+        let (asks, asking) = channel();
+        let taken = std::thread::scope(|scope| {
+            // A restore, which has the turn until its program runs.
+            let busy = session.busy.lock();
+            let session = &*session;
+            let stop = scope.spawn(move || {
+                asks.send(()).expect("noticed");
+                Turn::take_settled_by(session, Instant::now()).map(drop)
+            });
+            asking.recv_timeout(PATIENCE).expect("a stop is asked for");
+            session.lock().behind = Some(Behind {
+                stand: ArrivalStand::Coming,
+                resumed: false,
+                parts: Vec::new(),
+            });
+            drop(busy);
+            stop.join().expect("ended")
+        });
+        assert_eq!(taken.expect_err("its data comes").kind, FailureKind::Locked);
+        assert!(
+            session.busy.try_lock().is_some() && !session.checkpointing.load(Ordering::Acquire)
+        );
+        if let Some(behind) = &mut session.lock().behind {
+            behind.stand = ArrivalStand::Complete;
+        }
+        Turn::take_settled(&session).map(drop).expect("all is here");
+    }
+
+    #[test]
+    fn a_stop_asks_the_workers_whether_their_data_is_here() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
+        let session = session.expect("made");
+        let (worker, other) = played();
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        session.lock().member_or_new(process).worker = Some(worker);
+        let take = |stand: Stand| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    other.recv(PATIENCE).expect("asked");
+                    let restoring = Restoring {
+                        done: 1,
+                        total: 2,
+                        seconds: 0.0,
+                        steps: Vec::new(),
+                        stand,
+                        misses: Vec::new(),
+                    };
+                    let answer = FromWorker::Restoring(restoring);
+                    other.send(&answer, &[]).expect("sent");
+                });
+                Turn::take_settled(&session).map(drop)
+            })
+        };
+        let refused = take(Stand::Coming).expect_err("it would be cut off");
+        assert_eq!(refused.kind, FailureKind::Locked);
+        take(Stand::Complete).expect("all is here");
     }
 }

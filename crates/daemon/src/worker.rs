@@ -634,11 +634,11 @@ pub fn program(home: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod scene {
     use super::*;
 
     /// A worker whose part the test plays, at the other end of the connection.
-    fn played() -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
+    pub(crate) fn played() -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         // Nobody's process: ending the worker ends nothing.
         let process = ProcessId {
@@ -658,6 +658,12 @@ mod tests {
         let worker = Worker::returned(link, process, back).expect("listens");
         (worker, Connection::new(OwnedFd::from(theirs), "daemon"))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scene::played;
+    use super::*;
 
     #[test]
     fn a_late_answer_is_not_taken_for_that_to_the_next_request() {

@@ -72,8 +72,7 @@ pub fn checkpoint(
     report: &mut Report<'_>,
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
-    crate::restore::on_demand::settle(&session)?;
-    let mut turn = Turn::take(&session)?;
+    let mut turn = Turn::take_settled(&session)?;
     if session.lock().paused().is_none() {
         check_running(&session)?;
     }

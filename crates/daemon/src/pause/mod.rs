@@ -28,7 +28,6 @@ use crate::agent::bring_back::{Parked, bring_back};
 use crate::checkpoint::{Halt, devices_of, finished};
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
-use crate::restore::on_demand;
 use crate::turn::{ATTEMPTS, Others, Present, Turn};
 
 use self::data::Entry;
@@ -55,8 +54,7 @@ pub fn pause(
         return Ok(paused);
     }
     refuse_paused(&session)?;
-    on_demand::settle(&session)?;
-    let mut turn = Turn::take(&session)?;
+    let mut turn = Turn::take_settled(&session)?;
     refuse_paused(&session)?;
     check_running(&session)?;
     await_removal(&session)?;

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use fermata_control::user::{Arrival, ArrivalStand};
 use fermata_control::worker::{FailureKind, FromWorker, Miss, Restoring, Stand, ToWorker};
 
-use crate::failure::{Hint, Result, fail};
+use crate::failure::{Failure, Hint, Result, fail};
 use crate::phases::{self};
 use crate::session::{Behind, Part, Session};
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// How long a checkpoint waits for the data of an earlier restore.
-const SETTLE_TIME: Duration = Duration::from_secs(300);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// The time between two questions to the worker, at first and later.
 const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
@@ -171,14 +171,32 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
 /// Waits until the data of an earlier restore is present.
 ///
 /// # Errors
-/// `Locked` when it takes too long.
-pub(crate) fn settle(session: &Session) -> Result<()> {
-    let settled = session.wait_for(SETTLE_TIME, |inner| (!inner.is_coming()).then_some(()));
-    settled.ok_or_else(|| {
-        let message = format!(
-            "the device data of session `{}` is still coming from its image",
-            session.name
-        );
-        fail(FailureKind::Locked, message).hint("try again later, or restore with `--eager`")
-    })
+/// `Locked` when it is not until then.
+pub(crate) fn settle(session: &Session, until: Instant) -> Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let settled = session.wait_for(left, |inner| (!inner.is_coming()).then_some(()));
+    settled.ok_or_else(|| still_coming(session))
+}
+
+/// Refuses while a worker still loads data of an earlier restore, also if the session does not know of it: the next daemon may have
+/// failed to ask the worker.
+///
+/// # Errors
+/// `Locked`.
+pub(crate) fn check_whole(session: &Session) -> Result<()> {
+    let workers = session.lock().workers();
+    // The steps of the stop tell about a worker that does not answer.
+    let loads = |it: &Arc<Worker>| ask(it).is_ok_and(|it| it.stand == Stand::Coming);
+    match workers.iter().any(loads) {
+        true => Err(still_coming(session)),
+        false => Ok(()),
+    }
+}
+
+fn still_coming(session: &Session) -> Failure {
+    let message = format!(
+        "the device data of session `{}` is still coming from its image",
+        session.name
+    );
+    fail(FailureKind::Locked, message).hint("try again later, or restore with `--eager`")
 }

@@ -372,9 +372,9 @@ fn serve(worker: &Worker, ends: &AttachmentEnds) -> Result<()> {
 /// No thread can be started.
 pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
     let gone = Arc::downgrade(session);
-    let agent = Agent::start(arrival, move |process| {
+    let agent = Agent::start(arrival, move |process, link| {
         if let Some(session) = gone.upgrade() {
-            session.agent_gone(process);
+            session.agent_gone(process, link);
         }
     })?;
     session.attached(agent.clone(), worker.clone());
@@ -397,6 +397,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::scene;
+    use crate::worker::scene::played;
 
     const WORDS: usize = wake_block::BYTES / 4;
     static BLOCK: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
@@ -467,6 +468,42 @@ mod tests {
         // Nobody is called at the next stop.
         let state = word(wake_block::STATE).load(Ordering::SeqCst);
         assert_eq!(state, WAKE_IDLE);
+        session.ended(None);
+    }
+
+    #[test]
+    fn the_end_of_a_connection_does_not_part_a_process_that_has_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
+        let session = session.expect("made");
+        let (worker, other) = played();
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        let attach = || {
+            let (program, link) = UnixStream::pair().expect("sockets");
+            let arrival = Arrival {
+                visible: None,
+                link: Connection::new(link.into(), "the program"),
+                process,
+                inner_pid: 1,
+                wake_block: 0,
+                says_mapped: true,
+            };
+            (adopt(&session, arrival, &worker).expect("adopted"), program)
+        };
+        let served = || session.lock().workers().len();
+        // A stop has failed, and the process is brought back.
+        session.checkpointing.store(true, Ordering::SeqCst);
+        let (first, _first_end) = attach();
+        let (second, _second_end) = attach();
+        session.agent_gone(process, &first.link);
+        assert_eq!(served(), 1, "it has come back by the second connection");
+        session.agent_gone(process, &second.link);
+        assert_eq!(served(), 0, "it has no connection");
+        let (_third, _third_end) = attach();
+        session.checkpoint_is_over();
+        assert_eq!(served(), 1);
+        let asked = other.recv(Duration::from_millis(1));
+        asked.expect_err("the worker that serves the process is not to end");
         session.ended(None);
     }
 }

@@ -8,6 +8,7 @@ use fermata_control::user::SessionState;
 use tracing::error;
 
 use crate::agent::attach::{go_on, reject, rejoin};
+use crate::agent::wake;
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Result};
 use crate::parallel::each_at_once;
@@ -48,7 +49,13 @@ impl Failed<'_> {
     pub(crate) fn give_up(&self, daemon: &Arc<Daemon>, session: &Arc<Session>) {
         let message = &self.failure.message;
         error!(session = %session.name, "`{}` cannot go on: {message}", session.name);
-        match self.came {
+        let Detached {
+            process,
+            wake_block,
+        } = self.parked.detached;
+        // One that has come may have failed afterwards, and then waits to be woken again.
+        let waits = || wake::waits(process.pid, wake_block) == Some(true);
+        match self.came && !waits() {
             true => session.worker_lost(message),
             false => reject(daemon, session, self.parked.detached, message),
         }

@@ -71,13 +71,13 @@ const MARGIN: Duration = Duration::from_secs(10);
 const DETACH_TIME: Duration = Duration::from_secs(120);
 
 impl Agent {
-    /// Starts to listen to an agent. `gone` is called when its connection ends, unless the agent was told to detach.
+    /// Starts to listen to an agent. `gone` is called when its connection, which it gets, ends, unless the agent was told to detach.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start(
         arrival: Arrival,
-        gone: impl FnOnce(ProcessId) + Send + 'static,
+        gone: impl FnOnce(ProcessId, &Arc<Link>) + Send + 'static,
     ) -> Result<Arc<Self>> {
         let link = Arc::new(arrival.link);
         let leaving = Arc::new(AtomicBool::new(false));
@@ -97,7 +97,7 @@ impl Agent {
             }
             drop(sender);
             if !left.load(Ordering::Acquire) {
-                gone(process);
+                gone(process, &reader);
             }
         };
         std::thread::Builder::new()
@@ -115,6 +115,11 @@ impl Agent {
             leaving,
             given_up: AtomicU32::new(0),
         }))
+    }
+
+    /// Whether this is the agent at that connection, not another one of its process.
+    pub fn is_at(&self, link: &Arc<Link>) -> bool {
+        Arc::ptr_eq(&self.link, link)
     }
 
     /// Stops the program: on success every thread is parked and the GPU idle. Calls `waiting` every other second
@@ -299,7 +304,7 @@ mod tests {
             says_mapped: true,
         };
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
-        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let agent = Agent::start(arrival, |_, _| {}).expect("listens");
         (agent, program)
     }
 

@@ -14,6 +14,7 @@ use fermata_control::worker::FailureKind;
 use rustix::process::{Pid, Signal};
 
 use super::{Inner, Locked, Member, Session};
+use crate::agent::{Agent, Link};
 use crate::failure::{Result, fail};
 use crate::helpers::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -32,9 +33,11 @@ const TURN: Duration = Duration::from_millis(5);
 const END_TIME: Duration = Duration::from_secs(30);
 
 impl Session {
-    /// Notes that an agent's connection has ended: its process has ended or no longer uses CUDA, unless it is parked.
-    pub fn agent_gone(&self, process: ProcessId) {
-        self.part_from(process, |member| member.agent.is_none());
+    /// Notes that an agent's connection has ended: its process has ended or no longer uses CUDA, unless it is parked, or has
+    /// reattached by another connection since.
+    pub fn agent_gone(&self, process: ProcessId, link: &Arc<Link>) {
+        let is_at = |agent: &Arc<Agent>| agent.is_at(link);
+        self.part_from(process, |member| !member.agent.as_ref().is_some_and(is_at));
     }
 
     /// Notes that a process has ended, parked or not.

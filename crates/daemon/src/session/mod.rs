@@ -436,6 +436,8 @@ impl Session {
             }
         }
         inner.loading.retain(|it| *it != worker.process);
+        // An earlier attempt to reattach the process may have failed, which looked like its end.
+        inner.leftover.retain(|it| !Arc::ptr_eq(it, &worker));
         let member = inner.member_or_new(agent.process);
         member.sees(worker.process);
         member.agent = Some(agent);

@@ -10,6 +10,7 @@
 //! reads, before CRIU is called; `state` and `chunks`, by the worker as it reads them; and the memory of a program that comes
 //! back parked, while it is restored (see `integrity`). A restore that fails leaves nothing behind.
 
+mod found;
 mod integrity;
 pub mod on_demand;
 pub mod rollback;

@@ -73,7 +73,7 @@ pub(crate) struct Source {
     /// The GPUs that replace those that the program names (`--gpus`).
     pub(super) gpus: Option<String>,
     /// Whether the session from this image was restored by an earlier daemon.
-    found: bool,
+    pub(super) found: bool,
     /// For the image of a foreign program: restores its GPU state by the driver.
     pub(super) foreign: Option<Returning>,
 }
@@ -183,37 +183,6 @@ impl Source {
             *held = Some(again);
         }
         Ok(())
-    }
-
-    /// The source of a session that an earlier daemon has restored.
-    ///
-    /// # Errors
-    /// The image is gone or damaged, or this host lacks something.
-    pub(crate) fn of_session(
-        daemon: &Arc<Daemon>,
-        session: &Session,
-        image: &Path,
-    ) -> Result<Self> {
-        let request = Restore {
-            image: Text::from(image.as_os_str()),
-            name: Some(session.name.clone()),
-            device: session.device,
-            copies: 1,
-            eager: true,
-            order: Default::default(),
-            check: LoadCheck::Off,
-            ignore_changed_files: true,
-            ignore_places: true,
-            // The image was trusted when the session was restored.
-            trust_owner: true,
-            own_network: session.own_network,
-            leased: false,
-            priority: Some(session.priority),
-            gpus: None,
-        };
-        let mut source = Self::open(daemon, &request, None)?;
-        source.found = true;
-        Ok(source)
     }
 
     /// Whether a session from this image may use common memory. For the session of an earlier daemon only its workers know, so the

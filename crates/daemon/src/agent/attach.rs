@@ -13,7 +13,6 @@
 //! Processes of one session go on when all of them have their memory: one may read that of another at once (MPI does, with
 //! `process_vm_readv`).
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
 use fermata_control::agent::ToAgent;
-use fermata_control::worker::{FailureKind, FromWorker, LOAD_FAILED, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::moments;
 use fermata_wire::Side;
 use tracing::warn;
@@ -30,10 +29,9 @@ use crate::agent::wake;
 use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
 use crate::failure::{OrFail, Result, fail, from_control};
-use crate::phases::Phases;
 use crate::proc::ProcessId;
 use crate::session::{Detached, Session};
-use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
+use crate::worker::{Worker, unexpected};
 
 /// `CUresult` for programs that cannot be served.
 pub(crate) const INITIALIZATION_ERROR: u32 = 3;
@@ -62,70 +60,6 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
         FromWorker::Sharing => Ok(()),
         other => Err(unexpected(&other)),
     }
-}
-
-/// Gives a worker that is about to load the socket by which it finds common memory of other workers.
-///
-/// # Errors
-/// The worker does not answer.
-pub fn share_common(worker: &Worker, socket: OwnedFd) -> Result<()> {
-    let answer = worker.request(
-        &ToWorker::Common,
-        &[socket.as_fd()],
-        STEP_TIME,
-        &mut |_, _| {},
-    )?;
-    match answer {
-        FromWorker::Common => Ok(()),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// Has a worker load its part as `load` says, with the others of its session; records the times in `phases`.
-///
-/// # Errors
-/// The reason; the worker has then ended, and the others no longer wait for memory that its process shares.
-pub fn load(
-    session: &Session,
-    worker: &Worker,
-    load: &ToWorker,
-    phases: &Phases,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<()> {
-    share(session, worker).inspect_err(|_| worker.end())?;
-    let begun = Instant::now();
-    let ring = worker.ring();
-    let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
-    match worker.request(load, &ring, STALL_TIME, progress) {
-        Ok(FromWorker::Loaded { steps, .. }) => {
-            phases.parts("device", begun, &steps);
-            Ok(())
-        }
-        other => {
-            let failure = match other {
-                Ok(answer) => unexpected(&answer),
-                Err(failure) => failure,
-            };
-            // The first failure is kept: later workers may have failed because they waited for this one.
-            let first = session.lock().load_failure.get_or_insert(failure).clone();
-            give_up_waiting(session);
-            worker.end();
-            Err(first)
-        }
-    }
-}
-
-/// Tells workers that are loading not to wait for memory shared by others, because one of these could not load.
-fn give_up_waiting(session: &Session) {
-    // If this fails, they wait longer.
-    let _ = fs::write(session.dir.join(LOAD_FAILED), "");
-}
-
-/// Lets workers that load from now on wait for each other.
-pub fn let_wait(session: &Session) {
-    session.lock().load_failure = None;
-    // The file exists only after a failure.
-    let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
 }
 
 /// Has `worker` serve before its program is restored, because registering the ring with the driver takes longer than the rest

@@ -3,6 +3,7 @@
 pub mod arrivals;
 pub mod attach;
 pub mod bring_back;
+pub mod loading;
 pub mod wake;
 
 use std::sync::Arc;

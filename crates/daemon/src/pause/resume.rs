@@ -20,9 +20,8 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::{Entry, end_all, stays_paused};
-use crate::agent::attach::{
-    AttachmentEnds, Reattached, go_on, let_wait, load, offer, reattach, reject,
-};
+use crate::agent::attach::{AttachmentEnds, Reattached, go_on, offer, reattach, reject};
+use crate::agent::loading::{cannot_load, let_wait, load};
 use crate::parallel::each_at_once;
 use crate::progress::Report;
 use crate::restore::on_demand;
@@ -257,7 +256,10 @@ impl Return<'_> {
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Ready> {
         let worker = self.load(driver, detached, report)?;
-        let ends = offer(self.session, &worker).inspect_err(|_| worker.end())?;
+        let ends = offer(self.session, &worker).map_err(|failure| {
+            worker.end();
+            cannot_load(self.session, failure)
+        })?;
         Ok((detached, worker, ends))
     }
 
@@ -274,13 +276,16 @@ impl Return<'_> {
         };
         let image = self.session.image.as_deref();
         let part = self.entry.part(detached.process, image);
-        let (part, folder) = part.ok_or_else(lacking)?;
+        let no_part = || cannot_load(self.session, lacking());
+        let (part, folder) = part.ok_or_else(no_part)?;
         let visible = self.session.lock().sees(detached.process);
         let variables = self
             .session
             .variables_of_process(driver.soft, visible.as_ref());
         let pool = &self.daemon.pool;
-        let worker = pool.take_for(driver, &variables, part.kernels_first, None)?;
+        let worker = pool
+            .take_for(driver, &variables, part.kernels_first, None)
+            .map_err(|failure| cannot_load(self.session, failure))?;
         // The next daemon ends it, if this one does not come to it.
         self.session.loads(worker.process);
         let request = ToWorker::Load {

@@ -12,7 +12,8 @@ use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::agent::attach::{AttachmentEnds, go_on, load, offer, reattach, share_common};
+use crate::agent::attach::{AttachmentEnds, go_on, offer, reattach};
+use crate::agent::loading::{cannot_load, load, share_common};
 use crate::criu::files::ChangedFile;
 use crate::criu::kept_logs::{self, keep_hint};
 use crate::criu::{self, Criu, RESTORE_LOG};
@@ -371,7 +372,10 @@ impl Source {
         session.loads(worker.process);
         // Done while CRIU restores the process, which then finds a worker that is ready.
         let ends = phases.time("attach", || offer(session, &worker));
-        let ends = ends.inspect_err(|_| worker.end())?;
+        let ends = ends.map_err(|failure| {
+            worker.end();
+            cannot_load(session, failure)
+        })?;
         Ok((worker, ends))
     }
 
@@ -523,7 +527,8 @@ impl Source {
         let worker = phases.time("device.worker", || {
             let variables = self.variables_of(driver, Some(place));
             pool.take_for(driver, &variables, kernels_first, Some(&part))
-        })?;
+        });
+        let worker = worker.map_err(|failure| cannot_load(session, failure))?;
         let request = ToWorker::Load {
             store: part.store,
             image: part.part,
@@ -535,7 +540,10 @@ impl Source {
         if matches!(pace, Pace::Behind(_))
             && let Some(socket) = self.daemon.commons.connect(worker.process)
         {
-            share_common(&worker, socket).inspect_err(|_| worker.end())?;
+            share_common(&worker, socket).map_err(|failure| {
+                worker.end();
+                cannot_load(session, failure)
+            })?;
         }
         let mut progress = |done, total| report.lock()("device", done, total);
         load(session, &worker, &request, phases, &mut progress)?;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::SessionState;
 use tracing::error;
 
 use crate::agent::attach::{go_on, reject, rejoin};
@@ -104,7 +103,7 @@ pub(crate) fn bring_back(
     parked: &[Parked],
 ) -> Result<()> {
     let Awakening { ended, failed } = awaken(daemon, session, parked);
-    session.set_state(SessionState::Running);
+    session.goes_on();
     failed.iter().for_each(|it| it.give_up(daemon, session));
     if let Some(first) = failed.into_iter().next() {
         return Err(first.failure);

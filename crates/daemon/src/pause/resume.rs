@@ -226,7 +226,7 @@ impl Return<'_> {
         if !failed.is_empty() {
             self.recover(failed, &driver, &report)?;
         }
-        self.session.set_state(SessionState::Running);
+        self.session.goes_on();
         Ok(())
     }
 

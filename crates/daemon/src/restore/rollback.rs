@@ -195,12 +195,8 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
             if let Some(behind) = &mut inner.behind {
                 behind.stand = ArrivalStand::RolledBack;
             }
-            let lost = inner.workers().iter().find_map(|worker| worker.lost());
-            drop(inner);
-            // The loss was not reported as long as a rollback was possible.
-            if let Some(reason) = lost {
-                session.worker_lost(&reason);
-            }
+            // A loss is not noted as long as a rollback is possible.
+            inner.note_losses();
         }
         Err(failure) => give_up(session, reason, failure),
     }

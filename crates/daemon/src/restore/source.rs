@@ -289,7 +289,7 @@ impl Source {
                 let attached = each_at_once(all.collect(), "attach", attach);
                 go_on(attached).into_iter().collect::<Result<()>>()
             })?;
-            session.set_state(SessionState::Running);
+            session.goes_on();
             Ok(())
         });
         // Starting a driver slows the transfer of data, so this waits until all has come: see `rollback::follow`.

@@ -13,12 +13,13 @@
 //! ```
 //!
 //! This file has the session and its state changes. `member`: a process of it that uses CUDA, with agent and worker.
-//! `ending`: signals, and how it ends. `persist`: its record for the next daemon. `describe`: the session as users see it.
+//! `ending`: signals, and how it ends. `loss`: the loss of a worker. `persist`: its record for the next daemon. `describe`: the session as users see it.
 //! `output`: the output of its program.
 
 mod describe;
 mod detached;
 mod ending;
+mod loss;
 mod member;
 mod members;
 pub mod output;
@@ -454,23 +455,6 @@ impl Session {
         inner.devices = devices.to_vec();
         drop(inner);
         self.save();
-    }
-
-    /// Notes that a worker is lost, for `reason`.
-    pub fn worker_lost(&self, reason: &str) {
-        let mut inner = self.lock();
-        if inner.rolls_back() {
-            // The thread that watches the restore rolls the program back.
-            return;
-        }
-        // The data of a paused session is in its entry, not in its workers.
-        if !matches!(inner.state, SessionState::Exited | SessionState::Paused) {
-            inner.state = SessionState::Lost;
-            inner.note = Some(reason.to_owned());
-        }
-        drop(inner);
-        self.save();
-        self.changed.notify_all();
     }
 
     /// Whether the program still runs.

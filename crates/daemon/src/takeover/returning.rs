@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
-use fermata_control::user::SessionState;
 use fermata_control::wait;
 use fermata_control::worker::{FromWorker, ToWorker};
 use tracing::{error, info, warn};
@@ -347,7 +346,7 @@ fn is_free(session: &Session, detached: Detached) -> bool {
 
 fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     session.lock().note = None;
-    session.set_state(SessionState::Running);
+    session.goes_on();
     info!(session = %session.name, "session `{}` has come back", session.name);
     let (workers, resumed) = {
         let inner = session.lock();

@@ -1,0 +1,82 @@
+//! The loss of a worker: the session is lost with it, unless it is rolled back, or its data is elsewhere.
+//!
+//! A loss may be noted while the session is stopped or restored. So when it runs again, its workers are asked.
+
+use fermata_control::user::SessionState;
+
+use super::{Inner, Session};
+
+impl Session {
+    /// Notes that a worker is lost, for `reason`.
+    pub fn worker_lost(&self, reason: &str) {
+        let mut inner = self.lock();
+        inner.lose(reason);
+        drop(inner);
+        self.save();
+        self.announce();
+    }
+
+    /// Marks the session as running, whose processes have their workers again; as lost if one of these was lost meanwhile.
+    pub fn goes_on(&self) {
+        let mut inner = self.lock();
+        if inner.state != SessionState::Exited {
+            inner.state = SessionState::Running;
+        }
+        inner.note_losses();
+        drop(inner);
+        self.save();
+        self.announce();
+    }
+}
+
+impl Inner {
+    /// Notes the loss of a worker that was not noted when it happened, or was overwritten since.
+    pub fn note_losses(&mut self) {
+        let lost = self.workers().iter().find_map(|it| it.lost());
+        if let Some(reason) = lost {
+            self.lose(&reason);
+        }
+    }
+
+    fn lose(&mut self, reason: &str) {
+        if self.rolls_back() {
+            // The thread that watches the restore rolls the program back.
+            return;
+        }
+        // The data of a paused session is in its entry, not in its workers.
+        if !matches!(self.state, SessionState::Exited | SessionState::Paused) {
+            self.state = SessionState::Lost;
+            self.note = Some(reason.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::proc::ProcessId;
+    use crate::worker::scene::played;
+
+    #[test]
+    fn a_worker_that_is_lost_while_its_process_comes_back_stays_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
+        let session = session.expect("made");
+        let (worker, other) = played();
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        session.lock().member_or_new(process).worker = Some(worker.clone());
+        session.goes_on();
+        assert_eq!(session.lock().state, SessionState::Running);
+        drop(other);
+        while worker.lost().is_none() {
+            worker.pause(Duration::from_secs(60));
+        }
+        session.goes_on();
+        let inner = session.lock();
+        assert_eq!(inner.state, SessionState::Lost);
+        assert_eq!(inner.note, worker.lost());
+    }
+}

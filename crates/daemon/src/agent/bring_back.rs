@@ -11,11 +11,12 @@ use crate::agent::wake;
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Result};
 use crate::parallel::each_at_once;
+use crate::proc::ProcessId;
 use crate::session::{Detached, Session};
 use crate::worker::Worker;
 
 /// How long a process that is ending may take to end: its connections end before it does.
-const LAST_MOMENT: Duration = Duration::from_millis(500);
+pub(crate) const LAST_MOMENT: Duration = Duration::from_millis(500);
 
 /// A process that stands still, and its worker.
 pub(crate) struct Parked {
@@ -77,10 +78,7 @@ pub(crate) fn awaken<'p>(
     };
     for ((parked, runs), came) in parked.iter().zip(go_on(come)).zip(came) {
         let Err(failure) = runs else { continue };
-        let process = parked.detached.process;
-        let left = until.saturating_duration_since(Instant::now());
-        if process.ends_within(left) {
-            session.process_gone(process);
+        if has_ended(session, parked.detached.process, until) {
             awakening.ended.push((parked, failure));
         } else {
             awakening.failed.push(Failed {
@@ -91,6 +89,16 @@ pub(crate) fn awaken<'p>(
         }
     }
     awakening
+}
+
+/// Whether a process that could not go on has ended, or does until then; it is then removed from the session.
+pub(crate) fn has_ended(session: &Session, process: ProcessId, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let ended = process.ends_within(left);
+    if ended {
+        session.process_gone(process);
+    }
+    ended
 }
 
 /// Brings the processes of a stopped session back. The session runs then, without those that have ended in the stop.
@@ -113,5 +121,40 @@ pub(crate) fn bring_back(
     match ended.into_iter().next() {
         Some((_, failure)) if !runs => Err(failure),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::daemon::scene;
+
+    #[test]
+    fn a_process_that_ends_as_it_comes_back_leaves_its_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
+        let session = session.expect("made");
+        let mut program = Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        let other = ProcessId::of(program.id()).expect("it runs");
+        for process in [own, other] {
+            session.lock().member_or_new(process);
+        }
+        assert!(!has_ended(&session, own, Instant::now()));
+        // It lives when it fails, and ends then, for it has no input any more.
+        drop(program.stdin.take());
+        assert!(has_ended(
+            &session,
+            other,
+            Instant::now() + Duration::from_secs(60)
+        ));
+        let left: Vec<_> = session.lock().members.iter().map(|it| it.process).collect();
+        assert_eq!(left, [own]);
+        program.wait().expect("it has ended");
     }
 }

@@ -21,6 +21,7 @@ use tracing::{error, info, warn};
 
 use super::{Entry, end_all, stays_paused};
 use crate::agent::attach::{AttachmentEnds, Reattached, go_on, offer, reattach, reject};
+use crate::agent::bring_back::{LAST_MOMENT, has_ended};
 use crate::agent::loading::{cannot_load, let_wait, load};
 use crate::parallel::each_at_once;
 use crate::progress::Report;
@@ -79,7 +80,13 @@ pub fn resume(
         pace,
         phases: Phases::start(),
     };
-    back.all(report)?;
+    if let Err(failure) = back.all(report) {
+        if !session.lock().workers().is_empty() {
+            // The processes that run need the rest of their data.
+            watch(daemon, &session);
+        }
+        return Err(failure);
+    }
     {
         let mut inner = session.lock();
         (inner.yielded, inner.resume_again) = (None, None);
@@ -221,8 +228,7 @@ impl Return<'_> {
             return Err(self.back_to_pause(&ready, failure));
         }
         moments::pass("resume-noted");
-        let mut failed = self.phases.time("reattach", || self.run(ready));
-        failed.retain(|(place, _)| place.process.alive());
+        let failed = self.phases.time("reattach", || self.run(ready));
         if !failed.is_empty() {
             self.recover(failed, &driver, &report)?;
         }
@@ -327,17 +333,22 @@ impl Return<'_> {
     }
 
     fn attach(&self, (detached, worker, ends): Ready) -> Result<Reattached> {
-        reattach(self.daemon, self.session, &worker, detached, Some(ends))
-            .inspect_err(|_| worker.end())
+        let attached = reattach(self.daemon, self.session, &worker, detached, Some(ends));
+        attached.inspect_err(|_| {
+            self.session.lock().brings_no_more(&worker);
+            worker.end();
+        })
     }
 
-    /// Lets processes go on with their workers, all at one moment; returns those that could not, with the reason.
+    /// Lets processes go on with their workers, all at one moment; returns those that live and could not, with the reason.
     fn run(&self, ready: Vec<Ready>) -> Vec<(Detached, Failure)> {
         let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
         let come = go_on(each_at_once(ready, "attach", |it| self.attach(it)));
+        let until = Instant::now() + LAST_MOMENT;
         let failed = places.into_iter().zip(come);
         failed
             .filter_map(|(place, come)| Some((place, come.err()?)))
+            .filter(|(place, _)| !has_ended(self.session, place.process, until))
             .collect()
     }
 
@@ -380,28 +391,23 @@ impl Return<'_> {
         }
     }
 
-    /// Handles processes that have not come back. If none has, the session is paused as before. Otherwise they are tried once
-    /// more, and rejected if that fails, too, because the processes that run cannot wait for them.
+    /// Handles processes that have not come back. If none has, the session is paused as before. Otherwise those that wait are tried
+    /// once more, because the processes that run cannot wait for them. Those that still have not come, or do not wait, are rejected.
     fn recover(
         &self,
         failed: Vec<(Detached, Failure)>,
         driver: &Driver,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<()> {
-        let mut waiting = Vec::new();
-        for (detached, failure) in failed {
-            if !waits(detached) {
-                reject(self.daemon, self.session, detached, &failure.message);
-                return Err(failure);
-            }
-            let mut inner = self.session.lock();
-            let member = inner.member_or_new(detached.process);
-            member.part();
-            member.detached = Some(detached);
-            waiting.push((detached, failure));
+        let (waiting, mut rejected): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|it| waits(it.0));
+        rejected.retain(|it| !has_ended(self.session, it.0.process, Instant::now()));
+        for (detached, _) in &waiting {
+            self.part_again(*detached);
         }
-        if park_again(self.session)
-            && let Some((_, failure)) = waiting.first()
+        if let Some((_, failure)) = waiting.first()
+            && rejected.is_empty()
+            && park_again(self.session)
         {
             return Err(stays_paused(self.session, failure.clone()));
         }
@@ -413,14 +419,30 @@ impl Return<'_> {
             );
         }
         let waiting = waiting.into_iter().map(|it| it.0).collect();
-        let failed = self.some(driver, waiting, report);
-        for (detached, failure) in &failed {
+        rejected.extend(self.some(driver, waiting, report));
+        for (detached, failure) in &rejected {
             reject(self.daemon, self.session, *detached, &failure.message);
         }
-        match failed.into_iter().next() {
+        match rejected.into_iter().next() {
             Some((_, failure)) => Err(failure),
             None => Ok(()),
         }
+    }
+
+    /// Parts a process that waits to be woken again from the worker that it could not go on with.
+    fn part_again(&self, detached: Detached) {
+        let worker = {
+            let mut inner = self.session.lock();
+            let member = inner.member_or_new(detached.process);
+            let worker = member.worker.take();
+            member.part();
+            member.detached = Some(detached);
+            if let Some(worker) = &worker {
+                inner.brings_no_more(worker);
+            }
+            worker
+        };
+        end_all(worker.iter());
     }
 }
 

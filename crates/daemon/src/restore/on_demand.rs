@@ -155,10 +155,7 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
             return Err(misuse(&restoring.misses, failure.message.clone()));
         }
         Stand::GivenUp => {
-            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
-            if behind.parts.is_empty() {
-                inner.behind = None;
-            }
+            inner.brings_no_more(worker);
             return Ok(true);
         }
         Stand::Coming => ArrivalStand::Coming,

@@ -57,12 +57,8 @@ impl Session {
         let at = inner.members.iter().position(|it| it.process == process);
         let worker = at.and_then(|at| inner.members.remove(at).worker);
         // Data that is still coming for it is not needed.
-        let is_coming = inner.is_coming();
-        if let (true, Some(worker), Some(behind)) = (is_coming, &worker, &mut inner.behind) {
-            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
-            if behind.parts.is_empty() {
-                inner.behind = None;
-            }
+        if let Some(worker) = worker.as_ref().filter(|_| inner.is_coming()) {
+            inner.brings_no_more(worker);
         }
         let worker = worker.and_then(|worker| self.part_with(worker, &mut inner));
         let lost = |worker: Arc<Worker>| worker.lost().is_some();

@@ -27,7 +27,7 @@ use crate::restore::on_demand::{watch, wrote_common};
 use crate::restore::{How, Source};
 use crate::session::{EXIT_FILE, Member, Session};
 
-/// How long a program that is rolled back may take to end.
+/// How long a program that is rolled back, or whose restore has failed, may take to end.
 const END_TIME: Duration = Duration::from_secs(15);
 
 /// Watches a restored session until its data is present; then has the next spare worker made.
@@ -166,7 +166,7 @@ pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: 
 }
 
 /// Ends a process, and waits until it has.
-fn end(process: &ProcessId) {
+pub(super) fn end(process: &ProcessId) {
     process.signal(Signal::KILL);
     process.ends_within(END_TIME);
 }

@@ -156,11 +156,36 @@ fn start(
     }
 }
 
-/// Ends what a failed restore has started, and removes the session.
+/// Ends what a failed restore has started, and removes the session. Returns when its processes have ended: they have ports and files
+/// that the next attempt needs.
 fn discard(daemon: &Daemon, session: &Arc<Session>) {
-    if let Some(init) = session.lock().init {
-        init.signal(rustix::process::Signal::KILL);
-    }
+    let init = session.lock().init;
+    init.iter().for_each(rollback::end);
     session.ended(None);
     daemon.remove(session);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::proc::ProcessId;
+
+    #[test]
+    fn the_processes_of_a_failed_restore_have_ended_when_it_is_answered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let mut program = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let init = ProcessId::of(program.id()).expect("it runs");
+        session.lock().init = Some(init);
+        discard(&daemon, &session);
+        assert!(!init.alive() && !session.dir.exists());
+        program.wait().expect("it has ended");
+    }
 }

@@ -14,7 +14,6 @@ mod plan;
 mod resume;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fermata_control::user::{self, SessionState};
 use fermata_control::worker::FailureKind;
@@ -37,9 +36,6 @@ use crate::phases::Phases;
 use crate::session::{Served, Session};
 use crate::worker::Worker;
 
-/// How long the data of an earlier pause may take to be removed.
-const REMOVAL_TIME: Duration = Duration::from_secs(60);
-
 /// Pauses a session as `request` says.
 ///
 /// # Errors
@@ -57,7 +53,7 @@ pub fn pause(
     let mut turn = Turn::take_settled(&session)?;
     refuse_paused(&session)?;
     check_running(&session)?;
-    await_removal(&session)?;
+    remove_last(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut attempts = 1;
     let paused = loop {
@@ -112,16 +108,21 @@ fn refuse_paused(session: &Session) -> Result<()> {
         .hint(format!("`fermata resume {}` lets it go on", session.name)))
 }
 
-/// Waits until the entry of an earlier pause has been removed.
-fn await_removal(session: &Session) -> Result<()> {
-    let removed = session.wait_for(REMOVAL_TIME, |inner| inner.entry.is_none().then_some(()));
-    removed.ok_or_else(|| {
-        let message = format!(
-            "the data of the last pause of session `{}` is still being removed",
-            session.name
-        );
-        fail(FailureKind::Locked, message).hint("try again later")
-    })
+/// Removes the entry of an earlier pause, unless that has been done. Its session runs, so its data is no longer needed.
+fn remove_last(session: &Session) -> Result<()> {
+    let Some(entry) = session.lock().entry.clone() else {
+        return Ok(());
+    };
+    session.drop_entry(&entry);
+    if session.lock().entry.is_none() {
+        return Ok(());
+    }
+    let folder = entry.data.folder.display();
+    let message = format!(
+        "the data of the last pause of session `{}`, in `{folder}`, cannot be removed",
+        session.name
+    );
+    Err(fail(FailureKind::User, message).hint("remove that folder, then try again"))
 }
 
 fn attempt(
@@ -158,9 +159,9 @@ fn attempt(
         .or_fail(FailureKind::User, || {
             format!("cannot note down session `{}`", session.name)
         })
-        .and_then(|()| take(daemon, session, &served, entry, report));
+        .and_then(|()| take(daemon, session, &served, entry.clone(), report));
     if taken.is_err() {
-        session.drop_entry();
+        session.drop_entry(&entry);
     }
     taken
 }

@@ -168,13 +168,16 @@ pub fn park_again(session: &Session) -> bool {
 
 /// Watches a resumed session until all its data is present; then removes its entry and has the next spare worker made.
 pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
+    let entry = session.lock().entry.clone();
     let work = {
         let (daemon, session) = (Arc::clone(daemon), Arc::clone(session));
         move || {
             if let Err(reason) = on_demand::watch(&session) {
                 lose(&session, &reason);
             }
-            session.drop_entry();
+            if let Some(entry) = &entry {
+                session.drop_entry(entry);
+            }
             let driver = session.lock().workers().first().map(|it| it.driver.clone());
             if let Some(driver) = driver {
                 let variables = session.variables_of_first(driver.soft);

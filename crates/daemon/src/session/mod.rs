@@ -347,17 +347,23 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Removes the entry of a pause, if there is one; logs a warning if that fails.
-    pub fn drop_entry(&self) {
-        let Some(entry) = self.lock().entry.clone() else {
-            return;
-        };
+    /// Removes an entry of this session, unless that has been done; a later entry stays. If the removal fails, logs a warning; the
+    /// entry stays recorded, for the next pause or the next daemon to remove.
+    pub fn drop_entry(&self, entry: &Entry) {
+        let is_it = |it: &&mut Entry| it.data.folder == entry.data.folder;
+        match self.lock().entry.as_mut().filter(is_it) {
+            // The data is elsewhere by now, and may have changed there: no daemon may bring the session back from here.
+            Some(entry) => entry.complete = false,
+            None => return,
+        }
+        self.save();
         if let Err(failure) = entry.remove() {
             warn!(session = %self.name, "{}", failure.message);
+            return;
         }
         {
             let mut inner = self.lock();
-            if inner.entry.as_ref() != Some(&entry) {
+            if inner.entry.as_mut().filter(is_it).is_none() {
                 return;
             }
             inner.entry = None;

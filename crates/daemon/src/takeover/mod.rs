@@ -57,6 +57,8 @@ impl Daemon {
                     .spawn(move || daemon.release(&left));
             } else if !over {
                 session.ended(None);
+            } else {
+                remove_entry(session);
             }
         }
     }
@@ -87,6 +89,16 @@ impl Daemon {
     }
 }
 
+/// Removes, in the background, the entry of a session that has ended: the last daemon could not, or died before that.
+fn remove_entry(session: Arc<Session>) {
+    let entry = session.lock().entry.clone();
+    let Some(entry) = entry else { return };
+    // Without this thread, the next daemon removes it.
+    let _ = std::thread::Builder::new()
+        .name("entry-removal".into())
+        .spawn(move || session.drop_entry(&entry));
+}
+
 /// Waits for the end of a program that is not a child of this daemon.
 fn watch(session: &Session) {
     let init = session.lock().init;
@@ -107,4 +119,42 @@ fn watch(session: &Session) {
     }
     let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
     session.ended(recorded.and_then(|text| text.trim().parse().ok()));
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_control::user::Text;
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::pause::data::Entry;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_entry_that_could_not_be_removed_is_removed_by_the_next_daemon() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let to: Text = folder.path().into();
+        let mut entry = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
+        // Nothing can be removed below a file.
+        let parent = folder.path().join("parent");
+        fs::write(&parent, "").expect("written");
+        entry.data.folder = parent.join("entry");
+        entry.complete = true;
+        session.lock().entry = Some(entry.clone());
+        session.drop_entry(&entry);
+        let kept = session.lock().entry.clone().expect("it is recorded");
+        assert!(!kept.complete, "no daemon resumes the session from it");
+        session.ended(None);
+        assert!(session.lock().entry.is_some(), "it is recorded still");
+        fs::remove_file(&parent).expect("removed");
+        entry.make(1).expect("made");
+        daemon.adopt();
+        let next = daemon.session("x").expect("found");
+        let removed = next.wait_for(PATIENCE, |inner| inner.entry.is_none().then_some(()));
+        removed.expect("the next daemon removes it");
+        assert!(!entry.data.folder.exists());
+    }
 }

@@ -86,10 +86,11 @@ impl Server {
         if is_empty(extent) {
             return self.issued(stream, answered, ticket);
         }
-        let handle = self.site.live.stream(stream)?;
         let (mut source, mut result) = (None, None);
         let from = self.side_of(from, from_pitch, extent, true, &mut source)?;
         let to = self.side_of(to, to_pitch, extent, false, &mut result)?;
+        // Only now, because the wait for a small buffer may make another context current.
+        let handle = self.site.live.stream(stream)?;
         if result.is_some() && !answered {
             return Err(OpError::invalid(
                 "a copy into the answer that is not answered",

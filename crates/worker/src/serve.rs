@@ -21,6 +21,8 @@ use crate::threads::pause_beside_device;
 
 /// How long the loop sleeps when nothing is due; it is woken for messages and requests.
 const IDLE: Duration = Duration::from_millis(500);
+/// How long it sleeps at most while nothing is taken off the ring, because requests do not wake it then.
+const STUFFED: Duration = Duration::from_micros(200);
 /// Messages taken before answers are looked at again.
 const BATCH: usize = 64;
 
@@ -207,7 +209,7 @@ impl Server {
                 if let Err(error) = consumer.check_program() {
                     return ended_by(error);
                 }
-                pause_beside_device(nap);
+                pause_beside_device(nap.min(STUFFED));
                 continue;
             }
             match consumer.next(nap) {

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fermata_abi::op::EventId;
+
 use crate::error::GraphError;
 use crate::model::{Edge, EdgeData, Graph, Node, NodeId, NodeKind};
 use crate::node::KernelNode;
@@ -248,6 +250,18 @@ impl Graph {
         }
     }
 
+    /// Visits the events that it and all graphs within it record or wait for, each with whether it is recorded.
+    pub fn events(&self, visit: &mut dyn FnMut(EventId, bool)) {
+        for node in self.nodes.values() {
+            match &node.kind {
+                NodeKind::EventRecord(event) => visit(*event, true),
+                NodeKind::EventWait(event) => visit(*event, false),
+                NodeKind::ChildGraph(child) => child.events(visit),
+                _ => {}
+            }
+        }
+    }
+
     /// The graph inside this one reached through these child-graph nodes.
     ///
     /// # Errors
@@ -287,7 +301,6 @@ fn not_a_child(node: NodeId, kind: &NodeKind) -> GraphError {
 
 #[cfg(test)]
 mod tests {
-    use fermata_abi::op::EventId;
     use proptest::prelude::*;
 
     use super::*;

@@ -17,6 +17,7 @@ mod failure;
 pub mod files;
 pub mod foreign;
 mod gated;
+mod graph_events;
 mod guarded;
 mod held;
 mod keeper;

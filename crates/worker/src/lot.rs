@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use fermata_abi::op::{EventId, STREAM_LEGACY, StreamRef};
 use fermata_engine::HandleMap;
 
+use crate::graph_events::GraphEvents;
 use crate::touches::{Launched, Scope, Touches};
 
 /// Counts what is parked, from 0.
@@ -45,6 +46,8 @@ pub(crate) struct Lot<T> {
     /// The last operation that touched each event.
     events: HandleMap<EventId, Number>,
     users: HandleMap<Launched, Users>,
+    /// The events that launches of executable graphs touch; to be kept up to date by who parks.
+    pub graphs: GraphEvents,
     /// How many of the parked operations free memory.
     frees: u64,
     bytes: usize,
@@ -59,6 +62,7 @@ impl<T> Default for Lot<T> {
             first: 0,
             events: HandleMap::default(),
             users: HandleMap::default(),
+            graphs: GraphEvents::default(),
             frees: 0,
             bytes: 0,
         }
@@ -212,7 +216,8 @@ impl<T> Lot<T> {
             }
             _ => {}
         }
-        let events = touches.events.iter().flatten();
+        let inside = inside(&self.graphs, touches).iter();
+        let events = touches.events.iter().flatten().chain(inside);
         behind.extend(events.filter_map(|event| self.events.get(event)));
         if let Some(users) = touches.uses.and_then(|it| self.users.get(&it)) {
             behind.extend(users.changed);
@@ -239,7 +244,8 @@ impl<T> Lot<T> {
 
     /// Remembers what an operation touches, for those that come after it.
     fn note(&mut self, touches: &Touches, number: Number) {
-        for event in touches.events.iter().flatten() {
+        let inside = inside(&self.graphs, touches).iter();
+        for event in touches.events.iter().flatten().chain(inside) {
             self.events.insert(*event, number);
         }
         if let Some(used) = touches.uses {
@@ -271,11 +277,20 @@ impl<T> Lot<T> {
     }
 }
 
+/// The events of the graph that an operation launches.
+fn inside<'g>(graphs: &'g GraphEvents, touches: &Touches) -> &'g [EventId] {
+    match touches.uses {
+        Some(Launched::Graph(exec)) => graphs.of(exec),
+        _ => &[],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::queues::Work;
     use fermata_abi::op::{ContextId, ExecId, StreamId};
+    use fermata_graph::{Graph, NodeKind};
 
     const NOTHING: Touches = Touches {
         stream: None,
@@ -444,6 +459,43 @@ mod tests {
         }
         assert_eq!(lot.take_all(), Vec::from_iter(0..100));
         assert!(lot.is_empty() && lot.bytes() == 0 && !lot.frees());
+    }
+
+    #[test]
+    fn an_event_of_a_graph_is_touched_by_its_launches() {
+        let (exec, other) = (ExecId::from_raw(0x400), ExecId::from_raw(0x410));
+        let event = EventId::from_raw(0x300);
+        let on = |stream| Touches {
+            stream: Some(StreamRef {
+                context: ContextId::from_raw(0x100),
+                stream: StreamId::from_raw(stream),
+            }),
+            apart: true,
+            ..NOTHING
+        };
+        let launch = |stream, exec| Touches {
+            uses: Some(Launched::Graph(exec)),
+            ..on(stream)
+        };
+        let asked = |stream| Touches {
+            events: [Some(event), None],
+            ..on(stream)
+        };
+        let mut inner = Graph::new();
+        inner.add(NodeKind::EventRecord(event), &[]).unwrap();
+        let mut graph = Graph::new();
+        let inner = NodeKind::ChildGraph(Box::new(inner));
+        graph.add(inner, &[]).unwrap();
+        let mut lot = Lot::default();
+        lot.graphs.add(exec, &graph);
+        lot.graphs.add(other, &Graph::new());
+        lot.keep(launch(0x200, exec), 1, "launch");
+        assert!(lot.holds(&asked(0x210)));
+        assert!(!lot.holds(&launch(0x210, other)));
+        lot.take_all();
+        lot.graphs.add(exec, &graph);
+        lot.keep(asked(0x200), 1, "asked");
+        assert!(lot.holds(&launch(0x210, exec)));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod places;
 mod pointers;
 mod pressure;
 mod queued;
+mod queued_graphs;
 mod queues;
 mod references;
 mod session;

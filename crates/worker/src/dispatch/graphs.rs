@@ -41,6 +41,7 @@ impl Server {
                 graph,
             },
         )?;
+        self.graph_changed(exec);
         DONE
     }
 
@@ -63,9 +64,11 @@ impl Server {
     pub(super) fn graph_update(&mut self, exec: ExecId, graph: &Blob<'_>) -> Step {
         let graph = self.graph(graph)?;
         self.pass_guard_with(&graph)?;
-        let live = &mut self.site.live;
         let known = self.site.session.executables.get_mut(exec)?;
         known.graph = graph;
+        self.graph_changed(exec);
+        let live = &mut self.site.live;
+        let known = self.site.session.executables.get(exec)?;
         // A restore does not make a graph whose module or event is gone.
         let there = live.executables.contains_key(&exec);
         if there && live.update(exec, &known.graph).is_ok() {
@@ -117,6 +120,7 @@ impl Server {
 
     pub(super) fn graph_destroy(&mut self, exec: ExecId) -> Step {
         self.site.session.executables.remove(exec)?;
+        self.graph_changed(exec);
         let live = &mut self.site.live;
         if let Some((handle, context)) = live.take_executable(exec) {
             live.enter(context)?;

@@ -12,15 +12,16 @@
 //!                          └─────────────────────────────────────────┘
 //! ```
 //! These depend on a parked operation: work of the same stream; work of the default stream and, behind it, of the
-//! context's other streams; an operation on an event, a function or a graph that the parked one changes; calls that wait
-//! for a context, or that destroy something which parked work may use. A query is not parked: it is answered with "not
-//! ready".
+//! context's other streams; an operation on an event, a function or a graph that the parked one changes; a launch of a graph
+//! whose nodes record or wait for such an event; calls that wait for a context, or that destroy something which parked work
+//! may use. A query is not parked: it is answered with "not ready".
 //!
 //! At most [`MOST`] bytes are parked. At the limit, nothing is taken off the ring until some have been issued.
 //!
 //! Before a stop ([`Hold`]) every stream counts as full. The operations parked then are part of the image (`persist`),
 //! and are issued in the next attachment.
 
+mod graphs;
 mod operation;
 mod persist;
 
@@ -56,7 +57,7 @@ impl Server {
         if matches!(op, Op::Drain) && self.hold.is_whole() {
             return false;
         }
-        let touches = Touches::of(op, &self.site.session);
+        let touches = self.touches_of(op);
         if !self.lot.holds(&touches) && !self.is_full_for(&touches) {
             return false;
         }
@@ -78,6 +79,7 @@ impl Server {
         let Ok(bytes) = postcard::to_stdvec(op) else {
             return false;
         };
+        self.expect_events(op);
         if let Some(tally) = &self.tally {
             tally.add("parked", Duration::ZERO);
         }
@@ -91,7 +93,7 @@ impl Server {
         let scope = Scope::Frees;
         let touches = Touches {
             scope,
-            ..Touches::of(op, &self.site.session)
+            ..self.touches_of(op)
         };
         self.lot.frees() && self.park(op, ticket, touches)
     }

@@ -7,7 +7,6 @@ use fermata_wire::{Ticket, WireError};
 use super::Parked;
 use crate::lot::Lot;
 use crate::server::Server;
-use crate::touches::Touches;
 
 impl Server {
     /// Parks the operations again that were parked when the program was detached.
@@ -27,7 +26,8 @@ impl Server {
         for it in std::mem::take(&mut self.site.session.queued) {
             // The operation was encoded by this process, or checked when the session was read.
             if let Ok(op) = postcard::from_bytes::<Op<'_>>(&it.operation) {
-                let touches = Touches::of(&op, &self.site.session);
+                self.expect_events(&op);
+                let touches = self.touches_of(&op);
                 let ticket = ticket(&it);
                 let bytes = it.operation.into_vec();
                 self.lot

@@ -1,0 +1,53 @@
+//! Keeps the events of executable graphs up to date, on which the order of parked operations depends.
+
+use fermata_abi::op::{Blob, ExecId, Op};
+use fermata_graph::Graph;
+
+use crate::server::Server;
+use crate::touches::Touches;
+
+impl Server {
+    /// What an operation touches; the events of a graph that it launches are known then.
+    pub(super) fn touches_of(&mut self, op: &Op<'_>) -> Touches {
+        if let Op::GraphLaunch { exec, .. } = op {
+            self.know_events(*exec);
+        }
+        Touches::of(op, &self.site.session)
+    }
+
+    /// Looks for the events of an executable graph, if that was not done yet.
+    fn know_events(&mut self, exec: ExecId) {
+        if !self.lot.graphs.knows(exec)
+            && let Ok(known) = self.site.session.executables.get(exec)
+        {
+            self.lot.graphs.add(exec, &known.graph);
+        }
+    }
+
+    /// Adds the events of a graph that `op`, which is being parked, will make. The program waits for the answer of one that
+    /// is staged, so no launch that follows is parked before it.
+    pub(super) fn expect_events(&mut self, op: &Op<'_>) {
+        let Op::GraphUpdate {
+            exec,
+            graph: Blob::Inline(bytes),
+        } = op
+        else {
+            return;
+        };
+        // What cannot be read is reported when it is its turn.
+        if let Ok(graph) = postcard::from_bytes::<Graph>(bytes) {
+            self.know_events(*exec);
+            self.lot.graphs.add(*exec, &graph);
+        }
+    }
+
+    /// To be called when the driver's executable graph has become another. While operations are parked, the events of what
+    /// it was, and of what it will be, stay known.
+    pub(crate) fn graph_changed(&mut self, exec: ExecId) {
+        if self.lot.is_empty() {
+            self.lot.graphs.forget(exec);
+        } else if let Ok(known) = self.site.session.executables.get(exec) {
+            self.lot.graphs.add(exec, &known.graph);
+        }
+    }
+}

@@ -219,8 +219,14 @@ impl<T> Lot<T> {
         let inside = inside(&self.graphs, touches).iter();
         let events = touches.events.iter().flatten().chain(inside);
         behind.extend(events.filter_map(|event| self.events.get(event)));
-        if let Some(users) = touches.uses.and_then(|it| self.users.get(&it)) {
+        if let Some(used) = touches.uses
+            && let Some(users) = self.users.get(&used)
+        {
             behind.extend(users.changed);
+            // The driver runs launches of one executable graph in order, whatever their streams.
+            if matches!(used, Launched::Graph(_)) {
+                behind.extend(users.used.values());
+            }
         }
         if let Some(users) = touches.changes.and_then(|it| self.users.get(&it)) {
             behind.extend(users.changed);
@@ -319,6 +325,7 @@ mod tests {
         streams
             || events.any(|event| earlier.events.contains(&Some(*event)))
             || both(earlier.changes, later.uses)
+            || both(earlier.uses, later.uses)
             || both(earlier.uses, later.changes)
             || both(earlier.changes, later.changes)
             || match later.scope {

@@ -164,3 +164,19 @@ fn the_events_of_a_parked_update_are_those_of_the_launches_behind_it() {
     answered(recorded);
     assert_eq!(words(&program.read(memory, 64)), [2; 16]);
 }
+
+#[test]
+fn launches_of_one_graph_keep_their_order_across_streams() {
+    let (mut worker, program) = begun();
+    let memory = program.alloc(64);
+    program.write(memory, &[0; 64]);
+    instantiate(&program, &adding(memory, None, None));
+    hold(&mut worker, &program);
+    launch(&program, STREAM);
+    launch(&program, OTHER);
+    let second = asked(&program, &Op::StreamSync { stream: OTHER });
+    assert!(!second.wait_for(MOMENT).unwrap());
+    let_go(&mut worker, &program);
+    answered(second);
+    assert_eq!(words(&program.read(memory, 64)), [2; 16]);
+}

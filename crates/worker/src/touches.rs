@@ -110,7 +110,9 @@ impl Touches {
             | Op::EventShare { event, .. } => touches.events[0] = Some(*event),
             Op::EventElapsed { start, end } => touches.events = [Some(*start), Some(*end)],
             Op::FunctionSetAttribute { function, .. } => touches.changes = Some(Launched::Function(*function)),
-            Op::GraphUpdate { exec, .. }
+            // A graph that is made anew keeps its handle, and its launches may still be parked.
+            Op::GraphInstantiate { exec, .. }
+            | Op::GraphUpdate { exec, .. }
             | Op::GraphSetKernels { exec, .. }
             | Op::GraphDestroy { exec } => {
                 touches.changes = Some(Launched::Graph(*exec));
@@ -164,8 +166,7 @@ impl Touches {
             | Op::MipmapCreate { .. }
             | Op::StreamCreate { .. }
             | Op::EventCreate { .. }
-            | Op::EventOpen { .. }
-            | Op::GraphInstantiate { .. } => {}
+            | Op::EventOpen { .. } => {}
         }
         touches.apart = touches.stream.is_some_and(|it| {
             let known = session.streams.get(it.stream);

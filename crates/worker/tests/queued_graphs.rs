@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::scene::{EXEC, instantiate, kernel_graph};
 use crate::common::{Answer, CONTEXT, FUNCTION, PATIENCE, Program, STREAM, Worker, started, words};
-use fermata_abi::op::{EventId, Op, StreamId, StreamRef};
+use fermata_abi::op::{Blob, EventId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::Hold;
 use fermata_graph::{EdgeData, Graph, NodeKind};
@@ -154,7 +154,7 @@ fn the_events_of_a_parked_update_are_those_of_the_launches_behind_it() {
     let update = postcard::to_stdvec(&adding(memory, None, Some(other))).unwrap();
     program.post(&Op::GraphUpdate {
         exec: EXEC,
-        graph: fermata_abi::op::Blob::Inline(&update),
+        graph: Blob::Inline(&update),
     });
     launch(&program, STREAM);
     assert!(is_pending(&program, EVENT));
@@ -179,4 +179,32 @@ fn launches_of_one_graph_keep_their_order_across_streams() {
     let_go(&mut worker, &program);
     answered(second);
     assert_eq!(words(&program.read(memory, 64)), [2; 16]);
+}
+
+#[test]
+fn a_graph_is_made_anew_behind_its_parked_launches() {
+    let (mut worker, program) = begun();
+    let (memory, count) = (program.alloc(64), program.alloc(64));
+    program.write(memory, &[0; 64]);
+    program.write(count, &[0; 64]);
+    instantiate(&program, &adding(memory, None, None));
+    hold(&mut worker, &program);
+    launch(&program, STREAM);
+    // As the client does it when a node was switched off.
+    program.post(&Op::GraphDestroy { exec: EXEC });
+    let graph = postcard::to_stdvec(&adding(count, None, Some(EVENT))).unwrap();
+    let again = Op::GraphInstantiate {
+        exec: EXEC,
+        context: CONTEXT,
+        graph: Blob::Inline(&graph),
+        flags: 0,
+    };
+    let again = asked(&program, &again);
+    launch(&program, STREAM);
+    assert!(is_pending(&program, EVENT));
+    let_go(&mut worker, &program);
+    answered(again);
+    answered(asked(&program, &Op::EventSync { event: EVENT }));
+    assert_eq!(words(&program.read(memory, 64)), [1; 16]);
+    assert_eq!(words(&program.read(count, 64)), [1; 16]);
 }

@@ -27,11 +27,11 @@ impl Server {
     /// Adds the events of a graph that `op`, which is being parked, will make. The program waits for the answer of one that
     /// is staged, so no launch that follows is parked before it.
     pub(super) fn expect_events(&mut self, op: &Op<'_>) {
-        let Op::GraphUpdate {
-            exec,
-            graph: Blob::Inline(bytes),
-        } = op
+        let (Op::GraphInstantiate { exec, graph, .. } | Op::GraphUpdate { exec, graph }) = op
         else {
+            return;
+        };
+        let Blob::Inline(bytes) = graph else {
             return;
         };
         // What cannot be read is reported when it is its turn.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::scene::{EXEC, instantiate, kernel_graph};
-use crate::common::{Answer, CONTEXT, FUNCTION, PATIENCE, Program, STREAM, Worker, started, words};
+use crate::common::scene::{EXEC, instantiate, kernel_graph, replay};
+use crate::common::{
+    Answer, CONTEXT, FUNCTION, PATIENCE, Program, STREAM, Worker, load_anew, started, words,
+};
 use fermata_abi::op::{Blob, EventId, Op, StreamId, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::Hold;
+use fermata_control::worker::{FromWorker, Hold};
 use fermata_graph::{EdgeData, Graph, NodeKind};
 use fermata_wire::Pending;
 
@@ -207,4 +209,28 @@ fn a_graph_is_made_anew_behind_its_parked_launches() {
     answered(asked(&program, &Op::EventSync { event: EVENT }));
     assert_eq!(words(&program.read(memory, 64)), [1; 16]);
     assert_eq!(words(&program.read(count, 64)), [1; 16]);
+}
+
+#[test]
+fn an_event_that_a_graph_has_recorded_is_one_that_was_recorded_after_a_restore() {
+    let (worker, program) = begun();
+    let end = EventId::from_raw(0x310);
+    create(&program, end);
+    let memory = program.alloc(64);
+    let mut graph = adding(memory, None, Some(EVENT));
+    let inner = adding(memory, None, Some(end));
+    graph
+        .add(NodeKind::ChildGraph(Box::new(inner)), &[])
+        .unwrap();
+    instantiate(&program, &graph);
+    replay(&program, STREAM);
+    let elapsed = Op::EventElapsed { start: EVENT, end };
+    assert!(matches!(program.ask(&elapsed), Answer::F32(_)));
+    let (mut worker, loaded) = load_anew(worker, program);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    let program = worker.attach();
+    let idle = Op::ContextSync { context: CONTEXT };
+    assert_eq!(program.ask(&idle), Answer::None);
+    let told = program.ask(&elapsed);
+    assert!(matches!(told, Answer::F32(_)), "{told:?}");
 }

@@ -1,6 +1,6 @@
 //! Operations on executable graphs.
 
-use fermata_abi::op::{Blob, ContextId, ExecId, StreamRef};
+use fermata_abi::op::{Blob, ContextId, EventId, ExecId, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::Graph;
 use fermata_graph::update::KernelChange;
@@ -98,6 +98,7 @@ impl Server {
                 format!("there is no graph {exec:#x}"),
             )
         })?;
+        let recorded = self.recorded_by(exec);
         let launched = match (&mut self.gate, &mut self.recorder) {
             (Some(gate), recorder) => {
                 if let Some(recorder) = recorder {
@@ -113,9 +114,32 @@ impl Server {
             let on = live.stream(stream)?;
             live.driver.launch_exec(handle, on)?;
         }
+        for event in recorded {
+            if let Ok(known) = self.site.session.events.get_mut(event) {
+                known.recorded = true;
+            }
+        }
         let nodes = self.site.session.executables.get(exec)?.graph.len() as u64;
         self.keep_pace(stream, nodes.clamp(1, MOST));
         DONE
+    }
+
+    /// The events that a launch of an executable graph records.
+    fn recorded_by(&mut self, exec: ExecId) -> Vec<EventId> {
+        self.know_events(exec);
+        let mut recorded = Vec::new();
+        // Nearly all graphs have no events, and launches have no time to look at every node.
+        if self.lot.graphs.of(exec).is_empty() {
+            return recorded;
+        }
+        if let Ok(known) = self.site.session.executables.get(exec) {
+            known.graph.events(&mut |event, records| {
+                if records {
+                    recorded.push(event);
+                }
+            });
+        }
+        recorded
     }
 
     pub(super) fn graph_destroy(&mut self, exec: ExecId) -> Step {

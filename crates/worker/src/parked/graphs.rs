@@ -16,7 +16,7 @@ impl Server {
     }
 
     /// Looks for the events of an executable graph, if that was not done yet.
-    fn know_events(&mut self, exec: ExecId) {
+    pub(crate) fn know_events(&mut self, exec: ExecId) {
         if !self.lot.graphs.knows(exec)
             && let Ok(known) = self.site.session.executables.get(exec)
         {

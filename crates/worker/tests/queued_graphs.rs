@@ -234,3 +234,34 @@ fn an_event_that_a_graph_has_recorded_is_one_that_was_recorded_after_a_restore()
     let told = program.ask(&elapsed);
     assert!(matches!(told, Answer::F32(_)), "{told:?}");
 }
+
+#[test]
+fn an_event_that_is_recorded_while_it_is_waited_for_stays_that_of_its_graphs() {
+    let (_worker, program) = begun();
+    let memory = program.alloc(64);
+    program.write(memory, &[0; 64]);
+    instantiate(&program, &adding(memory, None, Some(EVENT)));
+    let record = |stream| {
+        program.post(&Op::EventRecord {
+            event: EVENT,
+            stream,
+            flags: 0,
+        });
+    };
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 1,
+    });
+    assert_eq!(program.callback(), 1);
+    record(STREAM);
+    let first = asked(&program, &Op::EventSync { event: EVENT });
+    record(OTHER);
+    // Each wait is for its own recording.
+    answered(asked(&program, &Op::EventSync { event: EVENT }));
+    assert!(!first.wait_for(Duration::ZERO).unwrap());
+    program.producer.callback_done();
+    answered(first);
+    replay(&program, STREAM);
+    assert!(!is_pending(&program, EVENT));
+    assert_eq!(words(&program.read(memory, 64)), [1; 16]);
+}

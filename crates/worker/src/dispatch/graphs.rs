@@ -99,6 +99,12 @@ impl Server {
             )
         })?;
         let recorded = self.recorded_by(exec);
+        for event in &recorded {
+            // The launch itself reports an event that is gone.
+            if self.site.session.events.contains(*event) {
+                self.before_record(*event)?;
+            }
+        }
         let launched = match (&mut self.gate, &mut self.recorder) {
             (Some(gate), recorder) => {
                 if let Some(recorder) = recorder {

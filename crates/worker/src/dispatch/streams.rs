@@ -184,11 +184,28 @@ impl Server {
     /// The driver's event to be recorded now for the program's event.
     pub(super) fn before_record(&mut self, event: EventId) -> Result<EventHandle, OpError> {
         let handle = self.site.live.event(event)?;
-        match self.is_awaited(handle) {
-            // Waits under way are for the record before this one. Waits for an event of several processes use another event.
-            true => self.replace_event(event),
-            false => Ok(handle),
+        if !self.is_awaited(handle) {
+            return Ok(handle);
         }
+        // Waits under way are for the record before this one. Waits for an event of several processes use another event.
+        if self.is_in_graph(event) {
+            self.move_waits(event)?;
+            return Ok(handle);
+        }
+        self.replace_event(event)
+    }
+
+    /// Has the waits under way for an event wait for another one, which completes with the event's current recording: the
+    /// driver's executable graphs name the event, so it cannot be replaced.
+    fn move_waits(&mut self, event: EventId) -> Result<(), OpError> {
+        let handle = self.site.live.event(event)?;
+        let context = self.site.session.events.get(event)?.context;
+        let own = self.recording_of(handle, context)?;
+        let awaited = self.waiting.iter_mut().filter_map(|it| it.event.as_mut());
+        for (awaited, _) in awaited.filter(|(awaited, _)| *awaited == handle) {
+            *awaited = own;
+        }
+        Ok(())
     }
 
     fn replace_event(&mut self, event: EventId) -> Result<EventHandle, OpError> {

@@ -1,6 +1,6 @@
 //! Keeps the events of executable graphs up to date, on which the order of parked operations depends.
 
-use fermata_abi::op::{Blob, ExecId, Op};
+use fermata_abi::op::{Blob, EventId, ExecId, Op};
 use fermata_graph::Graph;
 
 use crate::server::Server;
@@ -24,8 +24,19 @@ impl Server {
         }
     }
 
-    /// Adds the events of a graph that `op`, which is being parked, will make. The program waits for the answer of one that
-    /// is staged, so no launch that follows is parked before it.
+    /// Whether an executable graph records or waits for an event.
+    pub(crate) fn is_in_graph(&mut self, event: EventId) -> bool {
+        let graphs = &mut self.lot.graphs;
+        self.site.session.executables.iter().any(|(exec, known)| {
+            if !graphs.knows(exec) {
+                graphs.add(exec, &known.graph);
+            }
+            graphs.of(exec).contains(&event)
+        })
+    }
+
+    /// Adds the events of a graph that `op`, which is being parked, will make. A program waits for the answer if its graph
+    /// is staged, so no launch depends on that one meanwhile.
     pub(super) fn expect_events(&mut self, op: &Op<'_>) {
         let (Op::GraphInstantiate { exec, graph, .. } | Op::GraphUpdate { exec, graph }) = op
         else {
@@ -41,8 +52,8 @@ impl Server {
         }
     }
 
-    /// To be called when the driver's executable graph has become another. While operations are parked, the events of what
-    /// it was, and of what it will be, stay known.
+    /// To be called when the driver's executable graph has become another. While operations are parked, the events of
+    /// what it was, and of what it will be, stay known.
     pub(crate) fn graph_changed(&mut self, exec: ExecId) {
         if self.lot.is_empty() {
             self.lot.graphs.forget(exec);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use fermata_abi::op::ContextId;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{Driver, DriverError, EventHandle, PinnedBuffer, PinnedPool};
+use fermata_engine::Live;
 use fermata_wire::{StagedArea, WireError};
 
 /// Largest result that travels in the answer itself.
@@ -31,7 +32,8 @@ impl Staging {
         }
     }
 
-    /// Makes the area fit for asynchronous copies. A context must be current. Done once.
+    /// Makes the area fit for asynchronous copies. A context must be current; the area stays registered as long as that
+    /// one lives. Done once.
     pub fn register(&mut self, driver: &Driver) -> Result<(), DriverError> {
         if self.registered || self.area.bytes() == 0 {
             return Ok(());
@@ -77,9 +79,12 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// A buffer of [`SMALL`] bytes, or `None` if all are in use. A context must be current.
-    pub fn take(&mut self, driver: &Driver) -> Result<Option<PinnedBuffer>, DriverError> {
+    pub fn take(&mut self, live: &mut Live) -> Result<Option<PinnedBuffer>, DriverError> {
         if self.pool.is_none() {
-            self.pool = Some(PinnedPool::new(driver, BUFFERS, BUFFER)?);
+            let make = |driver: &Driver| PinnedPool::new(driver, BUFFERS, BUFFER);
+            // A fault of the program may have ended the process's own context. The current one lives.
+            let made = live.at_home(make).or_else(|_| make(&live.driver));
+            self.pool = Some(made?);
         }
         Ok(self.pool.as_ref().and_then(PinnedPool::try_take))
     }

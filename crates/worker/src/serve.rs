@@ -76,7 +76,10 @@ impl Server {
     /// Tells the program which shared regions exist.
     fn welcome(&mut self) -> Result<(), WireError> {
         if self.site.live.enter_any().is_ok()
-            && let Err(error) = self.staging.register(&self.site.live.driver)
+            && let Err(error) = self
+                .site
+                .live
+                .at_home(|driver| self.staging.register(driver))
         {
             self.note(None, &error.into());
         }

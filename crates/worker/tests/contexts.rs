@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
+use crate::common::{
+    Answer, CONTEXT, LEGACY, PATIENCE, PTX, Program, STREAM, Worker, started, words,
+};
 use fermata_abi::op::{
     Address, Blob, ContextId, DEVICE_BASE, EventId, FunctionId, ImageRef, ModuleId, Op, Place,
     StreamId, StreamRef,
@@ -168,4 +170,33 @@ fn a_device_that_was_reset_reaches_its_peers_again() {
         "{told:?}"
     );
     done(&program, &Op::ContextSync { context: CONTEXT });
+}
+
+#[test]
+fn small_results_come_when_the_context_of_the_first_is_gone() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    create(&program, OTHER, 0, false);
+    let alloc = Op::MemAlloc {
+        context: OTHER,
+        size: 64,
+    };
+    let read = |address, context| {
+        let room = [0; 64];
+        let copy = Op::Copy {
+            to: Place::Blob(Blob::Inline(&room)),
+            from: Place::Address(Address::from_raw(address)),
+            len: 64,
+            stream: StreamRef { context, ..LEGACY },
+            answered: true,
+        };
+        program.ask(&copy)
+    };
+    let first = read(program.ask_u64(&alloc), OTHER);
+    assert!(matches!(first, Answer::Bytes(_)), "{first:?}");
+    done(&program, &Op::ContextDestroy { context: OTHER });
+    program.set_up();
+    let memory = program.alloc(64);
+    program.write(memory, &[6; 64]);
+    assert_eq!(read(memory, CONTEXT), Answer::Bytes(vec![6; 64]));
 }

@@ -154,6 +154,8 @@ pub struct Live {
     pub(crate) lasting: Lasting,
     /// The number of captures that mis-speculations have overtaken.
     pub(crate) overtaken: u32,
+    /// The context that the process keeps for all its life.
+    pub home: Option<ContextHandle>,
     current: Option<ContextHandle>,
 }
 
@@ -209,6 +211,7 @@ impl Live {
             tier: None,
             copies: None,
             keeper: None,
+            home: None,
             current: None,
         })
     }
@@ -231,6 +234,32 @@ impl Live {
             self.current = Some(found.handle);
         }
         Ok(found)
+    }
+
+    /// Does `work` in the context that the process keeps, if there is one, so that what it makes does not end with a context
+    /// of the program. The context that was current is current again afterwards.
+    ///
+    /// # Errors
+    /// What `work` or the driver says.
+    pub fn at_home<T>(
+        &mut self,
+        work: impl FnOnce(&Driver) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        let before = self.current;
+        if let Some(home) = self.home
+            && before != Some(home)
+        {
+            self.driver.set_current(home)?;
+            self.current = Some(home);
+        }
+        let done = work(&self.driver);
+        if let Some(before) = before
+            && self.current != Some(before)
+        {
+            self.driver.set_current(before)?;
+            self.current = Some(before);
+        }
+        done
     }
 
     /// Forgets which context is current: to be called when another thread takes over, or a call has changed it.

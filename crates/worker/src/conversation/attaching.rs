@@ -109,11 +109,9 @@ impl Worker {
         if staging.area().is_of(ring) {
             return Some(staging);
         }
-        if let Some(site) = &mut self.site
-            && site.live.enter_any().is_ok()
-        {
+        if let Some(site) = &mut self.site {
             // A dead context cannot unregister it; the process's end does.
-            let _ = staging.unregister(&site.live.driver);
+            let _ = site.live.at_home(|driver| staging.unregister(driver));
             site.live.forget_current();
         }
         None

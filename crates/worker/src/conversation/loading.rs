@@ -34,7 +34,7 @@ impl Beside {
             return;
         };
         let (driver, touch) = (live.driver.clone(), live.device_hashes);
-        let context = live.contexts.values().map(|it| it.handle).min();
+        let context = live.home.filter(|_| !live.contexts.is_empty());
         let work = move || {
             if touch {
                 area.populate();

@@ -71,6 +71,7 @@ impl Worker {
         }
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
+        live.home = self.home;
         live.device_hashes = !soft;
         live.texts = std::env::var_os(OPAQUE).is_none();
         let number = |name| {

@@ -56,7 +56,7 @@ impl Server {
             ..site.session.next_context_place()
         });
         site.live.make_context(context, &made, place.as_ref())?;
-        self.staging.register(&site.live.driver)?;
+        site.live.at_home(|driver| self.staging.register(driver))?;
         site.session.contexts.insert(context, made)?;
         if let Some(place) = place {
             site.session.context_places.insert(context, place);
@@ -84,8 +84,7 @@ impl Server {
         let released = self.release_contents(context, removed);
         let live = &mut self.site.live;
         let gone = match live.contexts.remove(&context) {
-            // The staging area and shared host memory are registered with the driver through whichever context
-            // was there first; the worker's own hold on the device's primary context keeps them.
+            // The staging area is registered in the context that the worker itself holds, where its small buffers are, too.
             Some(it) if it.primary => live.driver.release_primary(it.device),
             Some(it) => live.driver.destroy_context(it.handle),
             None => Ok(()),

@@ -208,7 +208,7 @@ impl Server {
     /// A small pinned buffer; waits for a copy under way if all are in use.
     fn small_buffer(&mut self) -> Result<PinnedBuffer, OpError> {
         loop {
-            if let Some(buffer) = self.scratch.take(&self.site.live.driver)? {
+            if let Some(buffer) = self.scratch.take(&mut self.site.live)? {
                 return Ok(buffer);
             }
             if !self

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::scene::{EXEC, instantiate, kernel_graph};
+use crate::common::scene::{BUFFERS, CHUNK, EXEC, Scene, instantiate, kernel_graph};
 use crate::common::{
     Answer, CONTEXT, FUNCTION, ImageFolder, LEGACY, PATIENCE, PTX, Program, STREAM, Worker,
     started, words,
@@ -10,7 +10,7 @@ use crate::common::{
 use fermata_abi::op::{
     Address, Blob, EventId, FunctionId, ModuleId, Op, Place, StreamId, StreamRef,
 };
-use fermata_control::worker::{FromWorker, Hold, Meeting, ToWorker};
+use fermata_control::worker::{FromWorker, Hold, Meeting, ToWorker, Validate, Way};
 use fermata_graph::{Graph, NodeKind};
 use fermata_wire::Pending;
 
@@ -358,4 +358,36 @@ fn staged_bytes_of_a_copy_that_waits_come_with_the_program() {
     answered(&pending);
     drop((pending, staged));
     assert_eq!(program.read(memory, 4096), [9; 4096]);
+}
+
+/// A capture that is made ready sets memory aside until after the stop.
+#[test]
+fn an_allocation_that_waits_for_memory_set_aside_is_no_obstacle_to_the_stop() {
+    let worker = Worker::start_with(true, &[("FERMATA_SOFTGPU_MEMORY", "512M")]);
+    let (mut scene, program) = Scene::over(worker, crate::common::hold(), BUFFERS);
+    let way = Way::Cow;
+    let prepare = ToWorker::Prepare {
+        store: scene.path("store").into(),
+        way: Some(way),
+        pool_bytes: 16 * CHUNK,
+        validate: Validate::Content,
+    };
+    assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
+    let info = program.ask(&Op::MemInfo { context: CONTEXT });
+    let Answer::Pair(free, _) = info else {
+        panic!("{info:?}")
+    };
+    // Free for the program, and more than the device has left.
+    let alloc = Op::MemAlloc {
+        context: CONTEXT,
+        size: free - 4 * CHUNK,
+    };
+    let pending = program.producer.request(&alloc, None).unwrap();
+    assert!(!pending.wait_for(Duration::from_millis(100)).unwrap());
+    scene.worker.stop(&program);
+    assert_eq!(queued(&mut scene.worker), 1);
+    assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
+    scene.worker.bring_back(&program);
+    answered(&pending);
+    assert_eq!(pending.wait(&mut Vec::new()).unwrap().status, 0);
 }

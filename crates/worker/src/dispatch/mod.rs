@@ -380,6 +380,9 @@ impl Server {
     }
 
     fn drain(&mut self, ticket: Option<Ticket>) -> Step {
+        if self.hold.is_whole() {
+            self.park_allocations();
+        }
         self.after_all(None, None, false, Then::Drained, ticket)
     }
 }

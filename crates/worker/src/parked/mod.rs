@@ -19,7 +19,7 @@
 //! At most [`MOST`] bytes are parked. At the limit, nothing is taken off the ring until some have been issued.
 //!
 //! Before a stop ([`Hold`]) every stream counts as full. The operations parked then are part of the image (`persist`),
-//! and are issued in the next attachment.
+//! and are issued in the next attachment; so are allocations that wait for memory.
 
 mod graphs;
 mod operation;
@@ -37,6 +37,7 @@ use crate::errors::{OpError, reports, stream_changed};
 use crate::queues::Work;
 use crate::server::Server;
 use crate::touches::{Scope, Touches};
+use crate::waiting::{Then, Waiting};
 
 /// The most bytes of encoded operations that may be parked: more than half a million launches.
 const MOST: usize = 64 << 20;
@@ -93,9 +94,23 @@ impl Server {
         let scope = Scope::Frees;
         let touches = Touches {
             scope,
-            ..self.touches_of(op)
+            ..Touches::of(op, &self.site.session)
         };
         self.lot.frees() && self.park(op, ticket, touches)
+    }
+
+    /// Parks the allocations that wait for memory, before a stop: a capture may have set that memory aside until after the
+    /// stop, which would wait for them.
+    pub(crate) fn park_allocations(&mut self) {
+        let allocates = |it: &mut Waiting| matches!(it.then, Then::Allocate { .. });
+        let waiting: Vec<_> = self.waiting.extract_if(.., allocates).collect();
+        for it in waiting {
+            if let Then::Allocate { context, size } = it.then {
+                let op = Op::MemAlloc { context, size };
+                let touches = Touches::of(&op, &self.site.session);
+                self.park(&op, it.ticket, touches);
+            }
+        }
     }
 
     /// Whether an operation adds work to a stream that is full or held.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{SessionState, Totals, WAITING};
+use fermata_control::user::{Totals, WAITING};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
@@ -95,7 +95,7 @@ impl Halt<'_> {
             }
             let resumed = resume(served);
             self.let_on(served);
-            self.session.set_state(SessionState::Running);
+            self.session.goes_on();
             resumed?;
             return Err(error).or_fail(FailureKind::User, what);
         }

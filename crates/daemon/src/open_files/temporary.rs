@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | no file of this name | the file, with its name |
 //! | one that no process uses, left by a program that was killed | the file in place of that one |
-//! | one that a process uses, such as the program itself, which runs on | a file of its own without a name, made by pid 1 |
+//! | one that a process uses, such as the program itself, which runs on, or that another restore has made | a file of its own without a name, made by pid 1 |
 //!
 //! Files without a name are CRIU's: it dumps what they hold.
 
@@ -30,6 +30,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 
 use fermata_hostmem::{Entry, Maps, open_flags};
+use parking_lot::Mutex;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, mknodat, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ const FOLDERS: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
 const LONGEST: u64 = 16 << 20;
 /// Bytes that are copied at once.
 const PIECE: usize = 1 << 20;
+/// Held from the check that a file is not in use until another has its name: several restores may place the same file.
+static EXCHANGES: Mutex<()> = Mutex::new(());
 
 /// What a file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,12 +291,13 @@ impl Temporary {
         }
     }
 
-    /// Makes it, under its name if that is free or, for memory, not in use.
-    fn place(&self, host: &Path) -> io::Result<Place> {
+    /// Makes it, under its name if that is free or, for memory, not in use. Memory stays open: so it is in use, although
+    /// CRIU has not opened it yet.
+    fn place(&self, host: &Path) -> io::Result<(Place, Option<File>)> {
         match (self.purpose, self.path.symlink_metadata()) {
             (Purpose::Memory, _) => {}
-            (_, Ok(_)) => return Ok(Place::Theirs),
-            (Purpose::Fifo, _) => return self.make_fifo(),
+            (_, Ok(_)) => return Ok((Place::Theirs, None)),
+            (Purpose::Fifo, _) => return Ok((self.make_fifo()?, None)),
             (Purpose::Data, _) => {}
         }
         let (new, file) = self.beside()?;
@@ -301,7 +305,8 @@ impl Temporary {
         if !matches!(placed, Ok(Place::New | Place::Instead(_))) {
             fs::remove_file(&new)?;
         }
-        placed
+        let open = Some(file).filter(|_| self.is_memory());
+        placed.map(|place| (place, open))
     }
 
     fn make_fifo(&self) -> io::Result<Place> {
@@ -319,6 +324,7 @@ impl Temporary {
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
+        let _others = EXCHANGES.lock();
         let there = self.path.symlink_metadata()?;
         if !self.is_memory() || !there.is_file() || is_used(&there) {
             return Ok(Place::Theirs);
@@ -328,7 +334,7 @@ impl Temporary {
     }
 }
 
-/// Whether any process has a file open, or mapped.
+/// Whether any process has a file open, or mapped. The daemon itself has those open that it has placed for a restore.
 fn is_used(file: &fs::Metadata) -> bool {
     let is_it = |path: PathBuf| {
         fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
@@ -344,7 +350,7 @@ fn is_used(file: &fs::Metadata) -> bool {
 }
 
 /// Where a file was made.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Place {
     /// Under its name.
     New,
@@ -357,7 +363,8 @@ enum Place {
 /// Files that have been made for a restore; they go again with this.
 #[derive(Debug, Default)]
 pub struct Placed {
-    files: Vec<(PathBuf, Place)>,
+    /// Their paths; shared memory is open until the program has it.
+    files: Vec<(PathBuf, Place, Option<File>)>,
     nameless: Vec<Temporary>,
 }
 
@@ -370,9 +377,9 @@ impl Placed {
         let mut placed = Self::default();
         for file in list(host).map_err(|e| (host.join(LIST), e))? {
             match file.place(host).map_err(|e| (file.path.clone(), e))? {
-                Place::Theirs if file.is_memory() => placed.nameless.push(file),
-                Place::Theirs => {}
-                place => placed.files.push((file.path, place)),
+                (Place::Theirs, _) if file.is_memory() => placed.nameless.push(file),
+                (Place::Theirs, _) => {}
+                (place, open) => placed.files.push((file.path, place, open)),
             }
         }
         Ok(placed)
@@ -385,7 +392,7 @@ impl Placed {
 
     /// They belong to the program from now on.
     pub fn keep(mut self) {
-        for (_, place) in self.files.drain(..) {
+        for (_, place, _) in self.files.drain(..) {
             if let Place::Instead(old) = place {
                 // Nothing uses it.
                 let _ = fs::remove_file(old);
@@ -396,7 +403,7 @@ impl Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        for (path, place) in &self.files {
+        for (path, place, _) in &self.files {
             let gone = match place {
                 Place::Instead(old) => fs::rename(old, path),
                 _ => fs::remove_file(path),
@@ -499,6 +506,27 @@ mod tests {
         let all = fs::read_dir(memory.path()).expect("listed");
         assert_eq!(all.count(), 1);
         drop(open);
+    }
+
+    #[test]
+    fn restores_at_the_same_time_have_shared_memory_of_their_own() {
+        for left in [true, false] {
+            let (memory, host, path) = dumped(Purpose::Memory);
+            if !left {
+                fs::remove_file(&path).expect("removed");
+            }
+            // CRIU has opened neither yet.
+            let one = Placed::again(host.path()).expect("made");
+            let placed = fs::metadata(&path).expect("there").ino();
+            let other = Placed::again(host.path()).expect("made");
+            assert_eq!((one.nameless().len(), other.nameless().len()), (0, 1));
+            assert_eq!(fs::metadata(&path).expect("there").ino(), placed);
+            other.keep();
+            one.keep();
+            assert_eq!(fs::metadata(&path).expect("there").ino(), placed);
+            let all = fs::read_dir(memory.path()).expect("listed");
+            assert_eq!(all.count(), 1);
+        }
     }
 
     /// Maps a file at an address that `/proc/PID/maps` shows with a zero in front.

@@ -15,6 +15,7 @@ mod deaths;
 mod environment;
 mod family;
 mod faults;
+mod files;
 mod foreign;
 mod functions;
 mod gpus;

@@ -11,6 +11,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -54,40 +55,54 @@ fn registrations(bytes: &[u8]) -> Option<(usize, u8)> {
 }
 
 /// The value of the first field `number` of the message in `range`.
-pub fn field(
-    bytes: &[u8],
-    range: std::ops::Range<usize>,
-    number: u64,
-) -> Option<std::ops::Range<usize>> {
+pub fn field(bytes: &[u8], range: Range<usize>, number: u64) -> Option<Range<usize>> {
     let mut at = range.start;
     while at < range.end {
-        let key = varint(bytes, &mut at)?;
-        let start = match key & 7 {
-            2 => {
-                let length = usize::try_from(varint(bytes, &mut at)?).ok()?;
-                let start = at;
-                at = at.checked_add(length)?;
-                start
-            }
-            kind => {
-                let start = at;
-                match kind {
-                    0 => drop(varint(bytes, &mut at)?),
-                    1 => at += 8,
-                    5 => at += 4,
-                    _ => return None,
-                }
-                start
-            }
-        };
-        if at > range.end {
-            return None;
+        let (found, value) = next_field(bytes, at, range.end)?;
+        if found == number {
+            return Some(value);
         }
-        if key >> 3 == number {
-            return Some(start..at);
-        }
+        at = value.end;
     }
     None
+}
+
+/// A message without its fields of these numbers.
+pub fn without(message: &[u8], numbers: &[u64]) -> Option<Vec<u8>> {
+    let mut kept = Vec::new();
+    let mut at = 0;
+    while at < message.len() {
+        let (found, value) = next_field(message, at, message.len())?;
+        if !numbers.contains(&found) {
+            kept.extend(&message[at..value.end]);
+        }
+        at = value.end;
+    }
+    Some(kept)
+}
+
+/// Number and value of the field that begins at `at`, of a message that ends at `end`. The field ends with its value.
+fn next_field(bytes: &[u8], mut at: usize, end: usize) -> Option<(u64, Range<usize>)> {
+    let key = varint(bytes, &mut at)?;
+    let start = match key & 7 {
+        2 => {
+            let length = usize::try_from(varint(bytes, &mut at)?).ok()?;
+            let start = at;
+            at = at.checked_add(length)?;
+            start
+        }
+        kind => {
+            let start = at;
+            match kind {
+                0 => drop(varint(bytes, &mut at)?),
+                1 => at += 8,
+                5 => at += 4,
+                _ => return None,
+            }
+            start
+        }
+    };
+    (at <= end).then_some((key >> 3, start..at))
 }
 
 fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
@@ -124,6 +139,21 @@ mod tests {
         assert_eq!(fs::read(dir.join("core-7.img")).expect("read"), expected);
         assert_eq!(fs::read(dir.join("mm-7.img")).expect("read"), CORE);
         fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn fields_can_be_left_out_of_a_message() {
+        let fields: [&[u8]; 4] = [
+            &[0x08, 0x96, 1],
+            &[0x12, 2, 8, 1],
+            &[0x1d, 1, 2, 3, 4],
+            &[0x08, 7],
+        ];
+        let message = fields.concat();
+        let kept = |numbers: &[u64]| without(&message, numbers).expect("a message");
+        assert_eq!(kept(&[1]), [fields[1], fields[2]].concat());
+        assert_eq!(kept(&[2, 3, 9]), [fields[0], fields[3]].concat());
+        assert_eq!(without(&message[..6], &[1]), None);
     }
 
     #[test]

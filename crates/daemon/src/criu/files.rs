@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
 
 use crate::criu;
 
@@ -23,13 +22,16 @@ use crate::criu;
 const FILE: &str = "files.img";
 /// First magic number of CRIU's images.
 const MAGIC: u32 = 0x5456_4319;
+/// Number of the field with a regular file.
+const REGULAR: u64 = 3;
+/// Numbers of its fields with what CRIU compares with the file as it is: length and mode. Without a length CRIU does not
+/// compare build-ids either.
+const COMPARED: [u64; 2] = [8, 10];
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RegularFile {
     #[prost(uint32, optional, tag = "2")]
     flags: Option<u32>,
-    #[prost(uint64, optional, tag = "3")]
-    position: Option<u64>,
     #[prost(bytes = "vec", optional, tag = "6")]
     name: Option<Vec<u8>>,
     #[prost(uint64, optional, tag = "8")]
@@ -51,26 +53,16 @@ struct Entry {
 }
 
 /// A file whose size is not what it was at the dump.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFile {
     /// Its path.
-    #[serde(with = "fermata_control::text::path")]
     pub path: PathBuf,
-    /// Flags it was open with.
-    pub flags: u32,
-    /// Where in it the program was.
-    pub position: u64,
     /// Bytes at the dump.
     pub recorded: u64,
     /// Bytes now.
     pub found: u64,
-}
-
-impl ChangedFile {
     /// Whether the program had it open for writing, so that it may have changed it itself.
-    pub fn is_written(&self) -> bool {
-        OFlags::from_bits_retain(self.flags).intersects(OFlags::WRONLY | OFlags::RDWR)
-    }
+    pub written: bool,
 }
 
 /// Files of the dump in `host` that have another size now, `except` some. Files that are gone are left
@@ -89,19 +81,48 @@ pub fn changed(host: &Path, except: &dyn Fn(&Path) -> bool) -> io::Result<Vec<Ch
         let Some(meta) = fs::metadata(&path).ok().filter(|m| m.is_file()) else {
             continue;
         };
-        let seen = changed.iter().any(|c| c.path == path);
-        if except(&path) || seen || meta.len() == recorded {
+        if except(&path) || meta.len() == recorded {
             continue;
         }
-        changed.push(ChangedFile {
-            path,
-            flags: file.flags.unwrap_or(0),
-            position: file.position.unwrap_or(0),
-            recorded,
-            found: meta.len(),
-        });
+        let flags = OFlags::from_bits_retain(file.flags.unwrap_or_default());
+        let written = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        match changed.iter_mut().find(|it| it.path == path) {
+            Some(seen) => seen.written |= written,
+            None => changed.push(ChangedFile {
+                path,
+                recorded,
+                found: meta.len(),
+                written,
+            }),
+        }
     }
     Ok(changed)
+}
+
+/// Has CRIU take changed files as they are, each as often as the program had it open: in the folder `work` it finds a list of
+/// its own in place of a link to that of the dump.
+///
+/// # Errors
+/// The list cannot be read or written.
+pub fn take_as_they_are(work: &Path, changed: &[ChangedFile]) -> io::Result<()> {
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let mut records = read(work)?;
+    for record in &mut records.list {
+        let entry = Entry::decode(&record[..]).map_err(|_| bad())?;
+        let Some(name) = entry.regular.and_then(|it| it.name) else {
+            continue;
+        };
+        if changed
+            .iter()
+            .any(|it| it.path.as_os_str().as_bytes() == name)
+        {
+            *record = remove_from_field(record, REGULAR, &COMPARED).ok_or_else(bad)?;
+        }
+    }
+    fs::remove_file(work.join(FILE))?;
+    records.write(work)
 }
 
 /// Bytes that the file at `path` had when the program was dumped to `host`; none if no process had it open.
@@ -194,6 +215,19 @@ impl Records {
 
 /// A record whose field `number`, which is a message, has more fields at its end.
 pub fn append_to_field(record: &[u8], number: u64, fields: &[u8]) -> Option<Vec<u8>> {
+    change_field(record, number, |value| Some([value, fields].concat()))
+}
+
+/// A record whose field `number`, which is a message, lacks the fields of these numbers.
+fn remove_from_field(record: &[u8], number: u64, fields: &[u64]) -> Option<Vec<u8>> {
+    change_field(record, number, |value| criu::core::without(value, fields))
+}
+
+fn change_field(
+    record: &[u8],
+    number: u64,
+    change: impl FnOnce(&[u8]) -> Option<Vec<u8>>,
+) -> Option<Vec<u8>> {
     let value = criu::core::field(record, 0..record.len(), number)?;
     let old = length_prefix(value.len());
     let start = value.start.checked_sub(old.len())?;
@@ -201,17 +235,10 @@ pub fn append_to_field(record: &[u8], number: u64, fields: &[u8]) -> Option<Vec<
     if record.get(start..value.start)? != old {
         return None;
     }
-    let new = length_prefix(value.len() + fields.len());
-    Some(
-        [
-            &record[..start],
-            &new,
-            &record[value.clone()],
-            fields,
-            &record[value.end..],
-        ]
-        .concat(),
-    )
+    let (before, behind) = (&record[..start], &record[value.end..]);
+    let changed = change(&record[value])?;
+    let new = length_prefix(changed.len());
+    Some([before, &new, &changed, behind].concat())
 }
 
 fn length_prefix(length: usize) -> Vec<u8> {
@@ -230,8 +257,7 @@ mod tests {
 
     fn list(names: &[(&Path, u64)]) -> Vec<u8> {
         let regular = |(name, size): &(&Path, u64)| RegularFile {
-            flags: Some(2),
-            position: Some(3),
+            flags: Some(OFlags::RDWR.bits()),
             name: Some(name.as_os_str().as_bytes().to_vec()),
             size: Some(*size),
         };
@@ -288,21 +314,108 @@ mod tests {
         let found = changed(dir.path(), &|path| path == log).expect("read");
         let expected = ChangedFile {
             path: other,
-            flags: 2,
-            position: 3,
             recorded: 4,
             found: 5,
+            written: true,
         };
         assert_eq!(found, [expected]);
-        assert!(found[0].is_written());
-        // Open for appending, and for reading.
-        for (flags, written) in [(0o2001, true), (0o100_000, false)] {
-            let file = ChangedFile {
-                flags,
-                ..found[0].clone()
-            };
-            assert_eq!(file.is_written(), written);
+    }
+
+    #[test]
+    fn a_changed_file_is_written_if_it_was_open_once_for_writing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("x");
+        fs::write(&path, "12345").expect("written");
+        // For reading, and for appending.
+        for (modes, written) in [(&[0o100_000][..], false), (&[0, 0o2001, 0], true)] {
+            let entries = modes.iter().map(|flags| Entry {
+                regular: Some(RegularFile {
+                    flags: Some(*flags),
+                    name: Some(path.as_os_str().as_bytes().to_vec()),
+                    size: Some(1),
+                }),
+                socket: None,
+            });
+            fs::write(dir.path().join(FILE), encode(entries)).expect("written");
+            let found = changed(dir.path(), &|_| false).expect("read");
+            assert!(found.len() == 1 && found[0].written == written, "{found:?}");
         }
+    }
+
+    /// A regular file with what CRIU needs to open it.
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Opened {
+        #[prost(uint32, optional, tag = "2")]
+        flags: Option<u32>,
+        #[prost(uint64, optional, tag = "3")]
+        position: Option<u64>,
+        #[prost(bytes = "vec", optional, tag = "6")]
+        name: Option<Vec<u8>>,
+        #[prost(uint64, optional, tag = "8")]
+        size: Option<u64>,
+        #[prost(uint32, optional, tag = "10")]
+        mode: Option<u32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct OpenedEntry {
+        #[prost(message, optional, tag = "3")]
+        regular: Option<Opened>,
+    }
+
+    #[test]
+    fn a_changed_file_that_is_open_twice_is_opened_twice_and_the_image_stays() {
+        let (host, work) = (
+            tempfile::tempdir().expect("a folder"),
+            tempfile::tempdir().expect("a folder"),
+        );
+        let opened = |name: &str, flags, position| Opened {
+            flags: Some(flags),
+            position: Some(position),
+            name: Some(name.into()),
+            size: Some(5),
+            mode: Some(0o100_644),
+        };
+        let all = [
+            opened("/changed", 0, 3),
+            opened("/same", 0, 4),
+            opened("/changed", 0o2001, 5),
+        ];
+        let records = all.clone().map(|it| {
+            let entry = OpenedEntry { regular: Some(it) };
+            entry.encode_to_vec()
+        });
+        let list = Records {
+            magic: [0x19, 0x43, 0x56, 0x54, 1, 1, 1, 1],
+            list: records.into(),
+        };
+        list.write(host.path()).expect("written");
+        let image = fs::read(host.path().join(FILE)).expect("read");
+        let link = work.path().join(FILE);
+        std::os::unix::fs::symlink(host.path().join(FILE), &link).expect("linked");
+        take_as_they_are(work.path(), &[]).expect("nothing to do");
+        assert!(link.is_symlink());
+        let changed = ChangedFile {
+            path: "/changed".into(),
+            recorded: 5,
+            found: 9,
+            written: true,
+        };
+        take_as_they_are(work.path(), &[changed]).expect("written");
+        let found = read(work.path()).expect("read").list;
+        let decode = |it: &Vec<u8>| OpenedEntry::decode(&it[..]).expect("a record");
+        let found: Vec<_> = found.iter().filter_map(|it| decode(it).regular).collect();
+        let unchecked = |it: &Opened| Opened {
+            size: None,
+            mode: None,
+            ..it.clone()
+        };
+        assert_eq!(
+            found,
+            [unchecked(&all[0]), all[1].clone(), unchecked(&all[2])]
+        );
+        assert!(!link.is_symlink());
+        assert_eq!(fs::read(host.path().join(FILE)).expect("read"), image);
     }
 
     #[test]

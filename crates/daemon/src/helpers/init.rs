@@ -25,7 +25,6 @@ use std::time::Duration;
 use fermata_control::wait;
 use fermata_hostmem::demand::{Server, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
@@ -33,7 +32,6 @@ use rustix::process::{
 };
 
 use crate::criu;
-use crate::criu::files::ChangedFile;
 use crate::criu::kerndat;
 use crate::helpers::modes::{ENTER, HelperReport, INIT, Job, KERNDAT, OUTER, TRACK, status_code};
 use crate::host;
@@ -204,9 +202,6 @@ fn init(job: &Job) -> io::Result<i32> {
     }
     let log = OpenOptions::new().append(true).open(&job.log)?;
     let mut fds = vec![socket, log.into()];
-    for file in &job.replaced {
-        fds.push(reopen(file)?);
-    }
     for file in &job.nameless {
         fds.push(file.nameless(&job.dir)?);
     }
@@ -226,15 +221,6 @@ fn keep_numbers_apart(root: u32) -> io::Result<()> {
         root + most / 4
     };
     fs::write("/proc/sys/kernel/ns_last_pid", next.to_string())
-}
-
-/// Opens a file as the program had it.
-fn reopen(file: &ChangedFile) -> io::Result<OwnedFd> {
-    let made = OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC;
-    let flags = OFlags::from_bits_retain(file.flags).difference(made) | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(&file.path, flags, Mode::empty())?;
-    rustix::fs::seek(&fd, SeekFrom::Start(file.position))?;
-    Ok(fd)
 }
 
 fn start_criu(job: &Job, fds: Vec<OwnedFd>) -> io::Result<Child> {

@@ -8,7 +8,6 @@ use std::os::unix::process::ExitStatusExt;
 use fermata_control::agent::INIT_ARGUMENT;
 use serde::{Deserialize, Serialize};
 
-use crate::criu::files::ChangedFile;
 use crate::open_files::temporary::Temporary;
 
 /// First argument: start CRIU where this process's children live.
@@ -23,8 +22,7 @@ pub const KERNDAT: &str = "__kerndat";
 /// First argument of the helper; numbers of processes follow.
 pub const TRACK: &str = "__track";
 
-/// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow, then those of [`Job::nameless`] and the
-/// program's input.
+/// Descriptor of the session's log in CRIU; those of [`Job::nameless`] follow, then the program's input.
 pub const LOG: i32 = 4;
 
 /// What `__outer` and `__init` are to do; their second argument as JSON.
@@ -47,8 +45,6 @@ pub struct Job {
     /// program's own.
     #[serde(with = "fermata_control::text::path")]
     pub log: PathBuf,
-    /// Files that are opened as they are now, in this order, instead of by CRIU.
-    pub replaced: Vec<ChangedFile>,
     /// Memory shared by name that is made for the program alone, in this order. Like the log it is made in the new mount
     /// namespace.
     pub nameless: Vec<Temporary>,

@@ -13,7 +13,7 @@ use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 use tracing::info;
 
-use crate::criu::files::ChangedFile;
+use crate::criu::files::{self, ChangedFile};
 use crate::criu::rpc::InheritFd;
 use crate::criu::{self, Criu, Way};
 use crate::failure::{Failure, Hint as _, OrFail, Result, fail};
@@ -43,7 +43,7 @@ pub struct HostImage<'a> {
     pub log: PathBuf,
     /// The log that the program had open, which `log` replaces.
     pub old_log: Option<PathBuf>,
-    /// Files that are taken as they are now, although they have changed.
+    /// Files that CRIU takes as they are now, although they have changed.
     pub replaced: Vec<ChangedFile>,
     /// Memory shared by name that the program gets without one.
     pub nameless: Vec<Temporary>,
@@ -85,6 +85,10 @@ impl Namespace {
         link_files(image.files, &image.work).or_fail(FailureKind::Internal, || {
             format!("cannot link to `{}`", image.files.display())
         })?;
+        files::take_as_they_are(&image.work, &image.replaced)
+            .or_fail(FailureKind::Internal, || {
+                format!("cannot change CRIU's list in `{}`", image.work.display())
+            })?;
         let job = Job {
             criu: criu.command().to_vec(),
             dir: image.work.clone(),
@@ -93,7 +97,6 @@ impl Namespace {
             shell_job: image.shell_job,
             root: image.root,
             log: image.log.clone(),
-            replaced: image.replaced.clone(),
             nameless: image.nameless.clone(),
             input: image.input.is_some(),
             exit_file: image.exit_file.clone(),
@@ -249,10 +252,8 @@ fn bring_up(
         inherit.push(inherited(log, LOG));
     }
     let mut numbers = LOG + 1..;
-    let replaced = image.replaced.iter().map(|it| &it.path);
-    let nameless = image.nameless.iter().map(|it| &it.path);
-    for (path, number) in replaced.chain(nameless).zip(&mut numbers) {
-        inherit.push(inherited(path, number));
+    for (file, number) in image.nameless.iter().zip(&mut numbers) {
+        inherit.push(inherited(&file.path, number));
     }
     if let Some(((pipe, _), fd)) = image.input.zip(numbers.next()) {
         let key = format!("pipe:[{pipe}]").into_bytes();

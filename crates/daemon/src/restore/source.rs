@@ -610,7 +610,7 @@ fn no_file((path, error): (PathBuf, io::Error)) -> Failure {
 /// Whether a file that has changed keeps the program from going on. Instances of a function, which are leased, write to
 /// the same files: after the first, these are not what they were when the image was taken.
 fn stands_in_the_way(request: &Restore, file: &ChangedFile) -> bool {
-    let expected = request.leased && file.is_written();
+    let expected = request.leased && file.written;
     !request.ignore_changed_files && !expected
 }
 

@@ -2,13 +2,14 @@
 //! which may be gone by then: programs remove those that they have made when they end, and another machine never had them.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, FileType};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::owner::Owner;
 use crate::criu;
 
 /// The list, in the folder of CRIU's files.
@@ -22,6 +23,16 @@ struct Folder {
     mode: u32,
     user: u32,
     group: u32,
+}
+
+impl Folder {
+    fn owner(&self) -> Owner {
+        Owner {
+            user: self.user,
+            group: self.group,
+            mode: self.mode,
+        }
+    }
 }
 
 /// What is noted down.
@@ -93,8 +104,7 @@ impl Made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(e) => return Err(e),
         }
-        chown(&folder.path, Some(folder.user), Some(folder.group))?;
-        fs::set_permissions(&folder.path, Permissions::from_mode(folder.mode))
+        folder.owner().take(&folder.path, FileType::is_dir)
     }
 
     /// They belong to the program from now on.

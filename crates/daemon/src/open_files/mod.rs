@@ -5,6 +5,7 @@ pub mod folders;
 pub mod gpu_files;
 pub mod input;
 pub mod listening;
+mod owner;
 mod sockets;
 pub mod tcp;
 pub mod temporary;

@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
     FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-    chown, fchown,
+    fchown,
 };
 use std::path::{Path, PathBuf};
 
@@ -35,6 +35,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, mknodat, re
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::owner::Owner;
 use crate::proc;
 
 /// The list, in the folder of CRIU's files.
@@ -312,8 +313,12 @@ impl Temporary {
     fn make_fifo(&self) -> io::Result<Place> {
         let mode = Mode::from_raw_mode(0o600);
         mknodat(CWD, &self.path, FileType::Fifo, mode, 0)?;
-        chown(&self.path, Some(self.user), Some(self.group))?;
-        fs::set_permissions(&self.path, Permissions::from_mode(self.mode))?;
+        let owner = Owner {
+            user: self.user,
+            group: self.group,
+            mode: self.mode,
+        };
+        owner.take(&self.path, fs::FileType::is_fifo)?;
         Ok(Place::New)
     }
 

@@ -174,7 +174,7 @@ pub fn read(host: &Path) -> io::Result<Records> {
 }
 
 impl Records {
-    fn parse(bytes: &[u8]) -> io::Result<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> io::Result<Self> {
         let word = |at: usize| -> Option<u32> {
             Some(u32::from_le_bytes(
                 bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,

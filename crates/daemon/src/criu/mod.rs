@@ -16,6 +16,7 @@ pub(crate) mod files;
 pub(crate) mod kept_logs;
 pub(crate) mod kerndat;
 mod mappings;
+pub(crate) mod pstree;
 pub(crate) mod rpc;
 
 use std::fs;

@@ -15,6 +15,7 @@
 //! `__enter` starts CRIU inside the namespaces that its starter has set for its children; `__kerndat` has it
 //! ask the kernel what it can do.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -32,7 +33,7 @@ use rustix::process::{
 };
 
 use crate::criu;
-use crate::criu::kerndat;
+use crate::criu::{kerndat, pstree};
 use crate::helpers::modes::{ENTER, HelperReport, INIT, Job, KERNDAT, OUTER, TRACK, status_code};
 use crate::host;
 use crate::host::pages;
@@ -51,6 +52,10 @@ const HOLD: i32 = 4;
 const INPUT: [i32; 2] = [6, 5];
 /// How long CRIU may take to end once the program that it restores has.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The number where the kernel goes on when it has given the highest.
+const LEAST: u32 = 300;
+/// How many numbers are kept free for what runs beside the program while CRIU restores it.
+const APART: u32 = 256;
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 
@@ -193,7 +198,7 @@ fn init(job: &Job) -> io::Result<i32> {
     )?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", flags, None)?;
-    let _ = keep_numbers_apart(job.root);
+    let _ = keep_numbers_apart(&job.dir, job.root);
     if job.own_network {
         sys::raise_loopback()?;
     }
@@ -209,18 +214,34 @@ fn init(job: &Job) -> io::Result<i32> {
     reap(job.root, start_criu(job, fds)?)
 }
 
-/// CRIU must not get the number of a process that it restores.
-fn keep_numbers_apart(root: u32) -> io::Result<()> {
+/// CRIU, the processes that it starts and the threads of this one must not get numbers of processes or threads that it restores:
+/// those that the image in `dir` has.
+fn keep_numbers_apart(dir: &Path, root: u32) -> io::Result<()> {
     let most: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?
         .trim()
         .parse()
         .unwrap_or(32768);
-    let next = if root > most / 2 {
-        300
+    let first = if root > most / 2 {
+        LEAST
     } else {
         root + most / 4
     };
-    fs::write("/proc/sys/kernel/ns_last_pid", next.to_string())
+    let last = before_free(&pstree::numbers(dir)?, first, most);
+    let last = last.ok_or(io::ErrorKind::NotFound)?;
+    fs::write("/proc/sys/kernel/ns_last_pid", last.to_string())
+}
+
+/// The number before the first [`APART`] below `most` of which none is taken, from `first` on, and then from [`LEAST`] on.
+fn before_free(taken: &BTreeSet<u32>, first: u32, most: u32) -> Option<u32> {
+    let is_free = |before: &u32| {
+        let end = before + APART;
+        end < most && taken.range(before + 1..=end).next().is_none()
+    };
+    let step = APART as usize;
+    let mut all = (first..most)
+        .step_by(step)
+        .chain((LEAST..first).step_by(step));
+    all.find(is_free)
 }
 
 fn start_criu(job: &Job, fds: Vec<OwnedFd>) -> io::Result<Child> {
@@ -293,4 +314,29 @@ fn wait_code(status: WaitStatus) -> i32 {
     status
         .exit_status()
         .unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beside_the_program_are_none_of_its_own() {
+        let most = 32768;
+        let before =
+            |taken: &[u32], first| before_free(&taken.iter().copied().collect(), first, most);
+        assert_eq!(before(&[], 8292), Some(8292));
+        // That is not given any more.
+        assert_eq!(before(&[100, 8292], 8292), Some(8292));
+        // A thread that was made after an earlier restore.
+        assert_eq!(before(&[100, 8293], 8292), Some(8292 + APART));
+        assert_eq!(
+            before(&[8292 + APART, 8293 + 2 * APART], 8292),
+            Some(8292 + APART)
+        );
+        // The highest numbers are too few.
+        assert_eq!(before(&[], most - APART), Some(LEAST));
+        let every: Vec<u32> = (1..most).step_by(100).collect();
+        assert_eq!(before(&every, 8292), None);
+    }
 }

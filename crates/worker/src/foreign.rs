@@ -4,6 +4,7 @@
 //! It is a process of its own because a driver's call has no deadline, and because it must outlive the daemon: when the
 //! daemon ends in the middle, the helper unlocks the programs that it has locked.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use fermata_control::foreign::{
 use fermata_control::worker::Device;
 use fermata_control::{Connection, wait};
 use fermata_device::{Driver, DriverError, ProcessStand, UuidPair};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::output;
@@ -24,8 +26,10 @@ const TRACED: Duration = Duration::from_secs(3600);
 /// How often the helper checks whether CRIU still does.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How long a process may take to end, from the moment when its memory is gone.
+/// How long a process may take to end once its calls go on.
 const ENDING: Duration = Duration::from_secs(10);
+/// How long one that was killed may take until its memory is gone.
+const DYING: Duration = Duration::from_millis(500);
 
 /// The helper's end of the conversation.
 type Link = Connection<ToHelper, FromHelper>;
@@ -51,6 +55,44 @@ struct Helper<'f> {
     driver: Driver,
     nvml: Option<&'f Path>,
     held: Vec<u32>,
+}
+
+/// A process that a request names. Made before the driver is asked anything of it: then its end is its own, not that of a later
+/// process of the number.
+struct Life {
+    pid: u32,
+    end: Result<OwnedFd, Errno>,
+}
+
+impl Life {
+    fn of(pid: u32) -> Self {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let open = |it| pidfd_open(it, PidfdFlags::empty());
+        let end = number.ok_or(Errno::SRCH).and_then(open);
+        Self { pid, end }
+    }
+
+    /// Those of all processes of a request.
+    fn of_all(pids: &[u32]) -> Vec<Self> {
+        pids.iter().copied().map(Self::of).collect()
+    }
+
+    /// Whether the process has ended, or does within `limit`. One whose memory is gone runs no more, and may take long to free
+    /// it.
+    fn is_over(&self, limit: Duration) -> bool {
+        match &self.end {
+            Ok(end) => wait::becomes_readable(end, limit) || !has_memory(self.pid),
+            Err(error) => *error == Errno::SRCH,
+        }
+    }
+
+    /// What the driver refuses of a process that has ended is done: nothing of it is left to be done.
+    fn unless_over(&self, limit: Duration, done: Result<(), Refusal>) -> Result<(), Refusal> {
+        done.or_else(|refusal| match self.is_over(limit) {
+            true => Ok(()),
+            false => Err(refusal),
+        })
+    }
 }
 
 impl Foreign {
@@ -138,74 +180,78 @@ impl Helper<'_> {
     }
 
     fn lock(&mut self, pids: &[u32], limit: Duration) -> Result<(), Refusal> {
-        for pid in pids {
+        for life in Life::of_all(pids) {
+            let pid = life.pid;
             // Recorded before the answer: if the daemon ends now, `release` still finds the process.
-            self.held.push(*pid);
-            if let Err(error) = self.driver.lock_process(*pid, limit) {
+            self.held.push(pid);
+            let done = self.driver.lock_process(pid, limit);
+            let done = done.map_err(|error| refusal(pid, DriverStep::Lock, &error));
+            if let Err(refusal) = life.unless_over(DYING, done) {
                 self.held.pop();
                 // The first reason is of more use than a failure of the way back.
                 let _ = self.bring_back(&self.held.clone());
-                return Err(refusal(*pid, DriverStep::Lock, &error));
+                return Err(refusal);
             }
         }
         Ok(())
     }
 
     fn checkpoint(&self, pids: &[u32]) -> Result<(), Refusal> {
-        let one = |pid: u32| {
-            let done = self.driver.checkpoint_process(pid);
-            done.map_err(|error| refusal(pid, DriverStep::Checkpoint, &error))
+        let one = |life: &Life| {
+            let done = self.driver.checkpoint_process(life.pid);
+            let done = done.map_err(|error| refusal(life.pid, DriverStep::Checkpoint, &error));
+            life.unless_over(DYING, done)
         };
-        at_once(pids, one)
+        at_once(&Life::of_all(pids), one)
     }
 
     /// Moves the device memory of checkpointed processes back to GPUs.
     fn restore(&self, pids: &[u32], pairs: &[(String, String)]) -> Result<(), Refusal> {
         let parsed = |(old, new): &(String, String)| Some((parse_uuid(old)?, parse_uuid(new)?));
         let pairs: Vec<UuidPair> = pairs.iter().filter_map(parsed).collect();
-        at_once(pids, |pid| self.restore_one(pid, &pairs))
+        at_once(&Life::of_all(pids), |life| self.restore_one(life, &pairs))
     }
 
-    fn restore_one(&self, pid: u32, pairs: &[UuidPair]) -> Result<(), Refusal> {
-        let done = self.driver.restore_process(pid, pairs);
-        done.map_err(|error| refusal(pid, DriverStep::Restore, &error))
+    fn restore_one(&self, life: &Life, pairs: &[UuidPair]) -> Result<(), Refusal> {
+        let done = self.driver.restore_process(life.pid, pairs);
+        let done = done.map_err(|error| refusal(life.pid, DriverStep::Restore, &error));
+        life.unless_over(DYING, done)
     }
 
     /// Restores what is checkpointed, and unlocks it.
     fn bring_back(&mut self, pids: &[u32]) -> Result<(), Refusal> {
-        let one = |pid: u32| {
+        let one = |life: &Life| {
+            let pid = life.pid;
             let stand = self.driver.process_stand(pid);
             if stand == Ok(ProcessStand::Checkpointed) {
-                self.restore_one(pid, &[])?;
+                self.restore_one(life, &[])?;
             }
-            match stand {
-                Ok(ProcessStand::Running) => Ok(()),
-                Ok(ProcessStand::Locked | ProcessStand::Checkpointed) => self.unlock_one(pid),
-                Ok(ProcessStand::Failed) => Err(Refusal {
+            let refused = match stand {
+                Ok(ProcessStand::Running) => return Ok(()),
+                Ok(ProcessStand::Locked | ProcessStand::Checkpointed) => {
+                    return self.unlock_one(life);
+                }
+                Ok(ProcessStand::Failed) => Refusal {
                     pid,
                     step: DriverStep::Restore,
                     code: 0,
                     name: "the driver says that it has failed".into(),
-                }),
-                Err(error) => Err(refusal(pid, DriverStep::Restore, &error)),
-            }
+                },
+                Err(error) => refusal(pid, DriverStep::Restore, &error),
+            };
+            life.unless_over(DYING, Err(refused))
         };
-        let done = at_once(pids, one);
+        let done = at_once(&Life::of_all(pids), one);
         self.held.retain(|it| !pids.contains(it));
         done
     }
 
     /// Lets calls of a process go on. One that does its last ones may have ended before the driver has the answer: the
     /// driver calls that an error, but the process has run.
-    fn unlock_one(&self, pid: u32) -> Result<(), Refusal> {
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // Opened while it is locked, so it is this process's.
-        let life = number.and_then(|it| pidfd_open(it, PidfdFlags::empty()).ok());
-        let has_ended = || life.is_some_and(|it| wait::becomes_readable(&it, ENDING));
-        match self.driver.unlock_process(pid) {
-            Err(error) if !has_ended() => Err(refusal(pid, DriverStep::Unlock, &error)),
-            Ok(()) | Err(_) => Ok(()),
-        }
+    fn unlock_one(&self, life: &Life) -> Result<(), Refusal> {
+        let done = self.driver.unlock_process(life.pid);
+        let done = done.map_err(|error| refusal(life.pid, DriverStep::Unlock, &error));
+        life.unless_over(ENDING, done)
     }
 
     /// The daemon has gone: releases the processes that are still locked, once CRIU has let go of them.
@@ -231,18 +277,22 @@ impl Helper<'_> {
 }
 
 /// Does `one` for all of them, each in a thread; the first refusal.
-fn at_once(pids: &[u32], one: impl Fn(u32) -> Result<(), Refusal> + Sync) -> Result<(), Refusal> {
+fn at_once(
+    lives: &[Life],
+    one: impl Fn(&Life) -> Result<(), Refusal> + Sync,
+) -> Result<(), Refusal> {
     let done: Vec<_> = std::thread::scope(|scope| {
-        let begin = |pid: &u32| {
-            let (pid, one) = (*pid, &one);
-            let thread = std::thread::Builder::new().spawn_scoped(scope, move || one(pid));
-            (pid, thread)
+        let begin = |life| {
+            let one = &one;
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || one(life));
+            (life, thread)
         };
-        let threads: Vec<_> = pids.iter().map(begin).collect();
-        let end = |(pid, thread): (u32, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
-            // If no thread can be started, the work is done here. A thread that panicked has logged it.
-            thread.map_or_else(|_| one(pid), |it| it.join().unwrap_or(Ok(())))
-        };
+        let threads: Vec<_> = lives.iter().map(begin).collect();
+        let end =
+            |(life, thread): (&Life, std::io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
+                // If no thread can be started, the work is done here. A thread that panicked has logged it.
+                thread.map_or_else(|_| one(life), |it| it.join().unwrap_or(Ok(())))
+            };
         threads.into_iter().map(end).collect()
     });
     done.into_iter().collect()
@@ -259,16 +309,26 @@ fn refusal(pid: u32, step: DriverStep, error: &DriverError) -> Refusal {
 
 /// Whether any thread of a process is traced.
 fn is_traced(pid: u32) -> bool {
+    any_thread(pid, "TracerPid:", |tracer| tracer != "0")
+}
+
+/// Whether any thread of a process has memory: those of one that was killed give it up before they end.
+fn has_memory(pid: u32) -> bool {
+    any_thread(pid, "VmSize:", |_| true)
+}
+
+/// Whether the status of any thread of a process has a line that begins with `key`, and of which the rest `is` so.
+fn any_thread(pid: u32, key: &str, is: impl Fn(&str) -> bool) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
-    let traced = |thread: std::fs::DirEntry| {
+    let has_line = |thread: std::fs::DirEntry| {
         let status = std::fs::read(thread.path().join("status")).unwrap_or_default();
         let status = String::from_utf8_lossy(&status).into_owned();
-        let line = status.lines().find_map(|it| it.strip_prefix("TracerPid:"));
-        line.is_some_and(|it| it.trim() != "0")
+        let line = status.lines().find_map(|it| it.strip_prefix(key));
+        line.is_some_and(|it| is(it.trim()))
     };
-    threads.flatten().any(traced)
+    threads.flatten().any(has_line)
 }
 
 /// The bytes of a UUID as [`fermata_device::DeviceFacts::uuid_text`] writes it.
@@ -292,7 +352,36 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn refused() -> Result<(), Refusal> {
+        Err(Refusal {
+            pid: 1,
+            step: DriverStep::Checkpoint,
+            code: 1,
+            name: "refused".into(),
+        })
+    }
+
+    #[test]
+    fn what_is_refused_of_a_process_that_has_ended_is_done() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("started");
+        let life = Life::of(child.id());
+        assert!(has_memory(child.id()) && !has_memory(u32::MAX));
+        assert!(life.unless_over(Duration::ZERO, refused()).is_err());
+        assert!(life.unless_over(Duration::ZERO, Ok(())).is_ok());
+        child.kill().expect("killed");
+        assert!(life.unless_over(LONG, refused()).is_ok());
+        // It is not reaped yet, then it is.
+        assert!(Life::of(child.id()).is_over(Duration::ZERO));
+        child.wait().expect("reaped");
+        assert!(life.is_over(Duration::ZERO));
+        assert!(Life::of(u32::MAX).is_over(Duration::ZERO));
+    }
 
     #[test]
     fn a_uuid_is_read_as_it_is_written() {

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -233,10 +233,8 @@ fn a_program_that_was_taken_at_its_last_step_ends_as_it_does() -> Result<()> {
     scene.close()
 }
 
-#[test]
-fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
-    let scene = Scene::new()?;
-    let straight = scene.straight("heat2d", STEPS)?;
+/// A shell with two programs below it, which stand still at [`HELD`], and the files to which they print.
+fn pair(scene: &Scene) -> Result<(ByHand<'_>, [PathBuf; 2])> {
     let heat = scene.tree().program("heat2d")?;
     let work = scene.sandbox().work();
     let outputs = [work.join("one"), work.join("two")];
@@ -252,12 +250,26 @@ fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
     shell
         .args(["-c", &format!("{one} & {two} & wait")])
         .envs(scene.hold(HELD)?);
-    let program = ByHand::run(&scene, shell)?;
-    let printed = |it: &PathBuf| Output::parse(&fs::read_to_string(it).unwrap_or_default());
+    Ok((ByHand::run(scene, shell)?, outputs))
+}
+
+fn printed(output: &Path) -> Result<Output> {
+    Output::parse(&fs::read_to_string(output).unwrap_or_default())
+}
+
+fn wait_both(outputs: &[PathBuf; 2], steps: usize) -> Result<()> {
     wait_until("both work", || {
-        let steps = |it| printed(it).is_ok_and(|it| it.steps.len() >= 3);
-        Ok(outputs.iter().all(steps))
-    })?;
+        let has = |it: &PathBuf| printed(it).is_ok_and(|it| it.steps.len() >= steps);
+        Ok(outputs.iter().all(has))
+    })
+}
+
+#[test]
+fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
+    let scene = Scene::new()?;
+    let straight = scene.straight("heat2d", STEPS)?;
+    let (program, outputs) = pair(&scene)?;
+    wait_both(&outputs, 3)?;
     let done = program.checkpoint("both", &["--then", "stop"])?;
     expect(&done, 0, &["has been ended"])?;
     scene.let_go()?;
@@ -268,6 +280,45 @@ fn all_processes_below_a_shell_are_taken_in_one_image() -> Result<()> {
     }
     drop(program);
     scene.close()
+}
+
+#[test]
+fn a_process_that_is_killed_while_an_image_is_taken_is_not_in_it() -> Result<()> {
+    for moment in ["foreign-locked", "foreign-moved"] {
+        let scene = Scene::new()?;
+        let straight = scene.straight("heat2d", STEPS)?;
+        let (program, outputs) = pair(&scene)?;
+        wait_both(&outputs, PRINTED)?;
+        let halt = Halt::at(&scene, moment)?;
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| program.checkpoint("first", &[]));
+            halt.wait()?;
+            for process in scene.sandbox().processes() {
+                let prints = fs::read_link(format!("/proc/{}/fd/1", process.pid));
+                let is_it = process.name == "heat2d" && prints.is_ok_and(|it| it == outputs[0]);
+                if is_it {
+                    kill_nine(&process)?;
+                }
+            }
+            drop(halt);
+            let taken = taken.join().map_err(|_| anyhow::anyhow!("a thread"))??;
+            taken.success("checkpoint")?;
+            anyhow::Ok(())
+        })?;
+        let done = program.checkpoint("second", &["--then", "stop"])?;
+        expect(&done, 0, &["has been ended"])?;
+        scene.let_go()?;
+        // The shell may have said meanwhile that one was killed.
+        restore(&scene, "first", "again", &["--ignore-changed-files"])?.success("restore")?;
+        wait_exited(&scene, "again")?;
+        printed(&outputs[1])?
+            .check_complete(&straight)
+            .context(moment)?;
+        ensure!(printed(&outputs[0])?.steps.len() == PRINTED, "{moment}");
+        drop(program);
+        scene.close()?;
+    }
+    Ok(())
 }
 
 #[test]

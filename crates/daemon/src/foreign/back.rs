@@ -19,6 +19,8 @@ pub(crate) struct Returning {
     variables: Variables,
     /// The processes that use CUDA, as the image numbers them.
     processes: Vec<u32>,
+    /// The first process of the program, as the image numbers it.
+    root: u32,
     /// Which GPU takes the place of which.
     pairs: Vec<(String, String)>,
     /// All GPUs.
@@ -53,22 +55,29 @@ impl Returning {
             driver,
             variables,
             processes: manifest.driver_processes.clone(),
+            root: manifest.program.pid,
             pairs,
             devices: described.devices,
             bytes: manifest.totals.device_bytes,
         }))
     }
 
-    /// Lets the driver bring back the processes in the namespace of `init`. None makes a call before all are on their GPUs.
+    /// Lets the driver bring back the processes in the namespace of `init`. None makes a call before all are on their GPUs. One
+    /// below the first that was killed meanwhile needs nothing.
     ///
     /// # Errors
-    /// What it says.
+    /// What it says, or the program has ended.
     pub(crate) fn bring_back(&self, daemon: &Daemon, init: ProcessId) -> Result<()> {
-        let outer = |inner: &u32| proc::outer_pid(init.pid, *inner);
+        let outer = |inner: &u32| Some((*inner, proc::outer_pid(init.pid, *inner)?));
         moments::pass("foreign-return");
-        let pids: Option<Vec<u32>> = self.processes.iter().map(outer).collect();
-        let pids =
-            pids.ok_or_else(|| fail(FailureKind::Internal, "the restored process has ended"))?;
+        let there: Vec<(u32, u32)> = self.processes.iter().filter_map(outer).collect();
+        let has = |number| there.iter().any(|(inner, _)| *inner == number);
+        let root_has_ended = self.processes.contains(&self.root) && !has(self.root);
+        if there.is_empty() || root_has_ended {
+            let message = "the restored process has ended";
+            return Err(fail(FailureKind::Internal, message));
+        }
+        let pids: Vec<u32> = there.into_iter().map(|(_, outer)| outer).collect();
         let helper = Helper::start(daemon, &self.driver, &self.variables)?;
         helper.restore(&pids, &self.pairs, self.bytes)?;
         helper.bring_back(&pids, self.bytes)

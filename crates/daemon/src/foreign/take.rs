@@ -155,6 +155,8 @@ impl<'a> ByDriver<'a> {
     /// Locks the program, moves its device memory and dumps it. After a failure it has to be brought back.
     fn stopped(&self, dumping: Dumping, report: &mut Report<'_>) -> Result<Manifest> {
         let Target { helper, using, .. } = self.target;
+        // Read now: later a process may have ended.
+        let numbers: Vec<u32> = using.iter().filter_map(|it| proc::inner_pid(*it)).collect();
         report("lock", 0, 0);
         self.phases.time("lock", || helper.lock(using))?;
         moments::pass("foreign-locked");
@@ -170,8 +172,13 @@ impl<'a> ByDriver<'a> {
         self.target.check_closed(self.tcp_close)?;
         report("host", 0, 0);
         let connections = self.phases.time("host", || self.dump(dumping))?;
+        let processes = in_dump(&self.draft.host(), &numbers)?;
         // Later it may have ended.
-        describe(self.target, &self.criu.version()?, connections, moved)
+        let manifest = describe(self.target, &self.criu.version()?, connections, moved)?;
+        Ok(Manifest {
+            driver_processes: processes,
+            ..manifest
+        })
     }
 
     /// Has CRIU dump it, and makes the dump fit for a restore.
@@ -299,7 +306,21 @@ fn end(of: &Target) -> Result<()> {
     }
 }
 
-/// What the manifest says of a program that stands still, but for times.
+/// Those of these processes that CRIU has dumped to `host`, by their numbers there: the others have ended. For each living
+/// process CRIU writes a file `mm-PID.img`.
+fn in_dump(host: &Path, numbers: &[u32]) -> Result<Vec<u32>> {
+    let mut there = numbers.to_vec();
+    there.retain(|number| host.join(format!("mm-{number}.img")).exists());
+    match there.is_empty() {
+        false => Ok(there),
+        true => {
+            let message = "the processes of the program that use CUDA have ended";
+            Err(fail(FailureKind::NotFound, message))
+        }
+    }
+}
+
+/// What the manifest says of a program that stands still, but for times and the processes that use CUDA.
 fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Manifest> {
     let uname = rustix::system::uname();
     let root = of.root.pid;
@@ -318,7 +339,7 @@ fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Man
         driver_version: of.version,
         soft,
     });
-    let inner = |pid: &u32| proc::inner_pid(*pid).unwrap_or(*pid);
+    let number = proc::inner_pid(root).unwrap_or(root);
     let mut manifest = Manifest {
         fermata_version: env!("CARGO_PKG_VERSION").into(),
         session: of.name.clone(),
@@ -329,7 +350,7 @@ fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Man
             executable: proc::executable(root)
                 .map(|p| p.to_string_lossy().into_owned())
                 .unwrap_or_default(),
-            pid: inner(&root),
+            pid: number,
         },
         host: HostRecord {
             hostname: uname.nodename().to_string_lossy().into_owned(),
@@ -337,7 +358,6 @@ fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Man
             criu: criu.to_owned(),
         },
         devices: devices.collect(),
-        driver_processes: of.using.iter().map(inner).collect(),
         totals: SessionTotals {
             device_bytes: moved,
             ..SessionTotals::default()
@@ -345,7 +365,7 @@ fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Man
         ..Manifest::default()
     };
     let record = Record {
-        root: inner(&root),
+        root: number,
         folder: Some(folder)
             .filter(|it| it.to_str().is_none())
             .map(|it| it.as_path().into()),
@@ -386,5 +406,23 @@ fn recorded(phase: &fermata_store::image::Phase) -> fermata_control::user::Phase
         start: phase.start,
         seconds: phase.seconds,
         bytes: phase.bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_have_ended_before_the_dump_are_not_in_the_image() {
+        let host = tempfile::tempdir().expect("a folder");
+        // CRIU keeps only the status of one that has ended and was not waited for.
+        for name in ["core-7.img", "core-8.img", "mm-8.img"] {
+            fs::write(host.path().join(name), "").expect("written");
+        }
+        let there = in_dump(host.path(), &[7, 8, 9]).map_err(|it| it.message);
+        assert_eq!(there, Ok(vec![8]));
+        let none = in_dump(host.path(), &[7, 9]).map_err(|it| it.kind);
+        assert_eq!(none, Err(FailureKind::NotFound));
     }
 }

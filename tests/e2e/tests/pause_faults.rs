@@ -322,6 +322,46 @@ fn a_pause_and_a_checkpoint_do_not_meet() -> Result<()> {
 }
 
 #[test]
+fn a_process_that_is_killed_while_a_paused_session_is_checkpointed_is_in_no_image() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.tree().program("heat2d")?;
+    let rank = format!(
+        "{} --size 64 --steps 2000000 --pause-ms 20 >/dev/null 2>&1 &",
+        program.display()
+    );
+    let shell = format!("{rank} {rank} wait");
+    let words = ["-c", &shell];
+    let fermata = scene.fermata();
+    fermata.run("pair", Device::Soft, Path::new("/bin/sh"), &words)?;
+    wait_until("two processes use CUDA", || {
+        Ok(fermata.session("pair")?.processes.len() == 2)
+    })?;
+    let one = fermata.session("pair")?.processes[0].pid;
+    let one = look_up(one).context("no such process")?;
+    call(&scene, &["pause", "pair"])?;
+    let path = fermata.image("image");
+    let path = path.to_str().context("a path")?;
+    let line = ["checkpoint", "pair", "-o", path];
+    let halt = Halt::at(&scene, "dump")?;
+    let taken = begin(&scene, &line)?;
+    halt.wait()?;
+    kill_nine(&one)?;
+    drop(halt);
+    // There is no image with data of a process that it does not have; the next one is without that process.
+    if !taken.wait_with_output()?.status.success() {
+        call(&scene, &line)?;
+    }
+    call(&scene, &["kill", "pair"])?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    let again = fermata.session("again")?;
+    ensure!(again.processes.len() == 1, "{:?}", again.processes);
+    call(&scene, &["kill", "again"])?;
+    scene.close()
+}
+
+#[test]
 fn a_session_that_is_killed_while_it_is_paused_leaves_nothing() -> Result<()> {
     let scene = Scene::new()?;
     scene.start_slow("heat")?;

@@ -12,6 +12,7 @@ use fermata_store::{PartDigests, Store};
 use parking_lot::Mutex;
 
 use super::parts::Parts;
+use super::stop::all_there;
 use super::taking::Taking;
 use crate::failure::{Result, from_store};
 use crate::images::record::{AgentRecord, Record};
@@ -38,6 +39,7 @@ impl Taking<'_> {
         let mut record = self.record_of(&living);
         let ahead = self.ahead(None, report)?;
         let dumped = self.phases.time("host", || self.host(&record, ahead))?;
+        all_there(&self.draft.host(), &record)?;
         dumped.note(&mut record);
         let device = self
             .phases

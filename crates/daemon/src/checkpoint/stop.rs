@@ -11,7 +11,7 @@ use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
 use crate::agent::bring_back::Parked;
-use crate::failure::{Result, fail};
+use crate::failure::{Hint as _, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record::{AgentRecord, Record};
 use crate::parallel::{beside, joined};
@@ -128,14 +128,14 @@ impl Taking<'_> {
 
 /// Refuses CRIU's dump in `host` if it lacks a process whose part of the image a worker has read, because that process has
 /// ended. For each living process CRIU writes a file `mm-PID.img`.
-fn all_there(host: &Path, record: &Record) -> Result<()> {
+pub(super) fn all_there(host: &Path, record: &Record) -> Result<()> {
     let mut agents = record.agent.iter().chain(&record.others);
     let lacks = |it: &&AgentRecord| !host.join(format!("mm-{}.img", it.pid)).exists();
     match agents.find(lacks) {
         None => Ok(()),
         Some(it) => {
             let message = format!("process {} has ended", it.pid);
-            Err(fail(FailureKind::NotFound, message))
+            Err(fail(FailureKind::NotFound, message).hint("try again"))
         }
     }
 }

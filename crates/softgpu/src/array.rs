@@ -11,6 +11,9 @@ use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
 use crate::memory::Kind;
 
+/// What the bytes of a new array are with `DIRTY_ARRAYS`.
+const DIRT: u32 = 0xa5;
+
 /// An array.
 pub struct Array {
     /// Its handle.
@@ -118,6 +121,9 @@ impl Array {
         let base = driver
             .memory
             .allocate(&context.device, context.handle, bytes, Kind::Device)?;
+        if context.device.settings.dirty_arrays > 0 {
+            driver.memory.fill(base, DIRT, 1, bytes)?;
+        }
         let array = Arc::new(Self {
             handle: handle::fresh(Tag::Array),
             context: context.handle,

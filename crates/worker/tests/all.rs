@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answers;
+mod arrays;
 mod behind;
 mod broken_link;
 mod cache;

@@ -421,6 +421,13 @@ pub const SETTINGS: &[Setting] = &[
         "none",
     ),
     setting(
+        "FERMATA_SOFTGPU_DIRTY_ARRAYS",
+        Worker,
+        Number,
+        "tests: anything but 0: new arrays of the software GPU are not zero",
+        "0",
+    ),
+    setting(
         "FERMATA_SOFTGPU_LOSE_DEVICE",
         Worker,
         Number,

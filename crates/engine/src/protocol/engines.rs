@@ -129,7 +129,7 @@ impl Engines {
             .map_err(EngineError::driver(operation))
     }
 
-    /// Fills a device piece with zeros.
+    /// Fills a piece of plain device memory with zeros. New host memory is zero.
     pub(crate) fn zero(&mut self, piece: &Piece) -> Result<(), EngineError> {
         let Source::Device { address, .. } = piece.source else {
             return Ok(());

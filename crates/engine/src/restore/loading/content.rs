@@ -92,12 +92,11 @@ fn transfer(
         ));
     }
     let mut engines = Engines::new(live.reach(), Direction::ToDevice);
-    for piece in plan
+    let absent = plan
         .iter()
-        .filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset)))
-    {
-        engines.zero(piece)?;
-    }
+        .filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset)));
+    let zero: Vec<Piece> = absent.copied().collect();
+    clear(live, &mut engines, &zero)?;
     let total = stored.iter().map(|(piece, _)| piece.len as u64).sum();
     let done = AtomicU64::new(0);
     let count = |bytes: u64| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
@@ -108,6 +107,34 @@ fn transfer(
     let again = not_right(live, direct);
     read_all(live, &mut engines, reader, &again, &|_| {})?;
     engines.settle()
+}
+
+/// Clears the pieces that were zero. The driver fills no arrays, and what a new one holds is not defined: a buffer of zeros
+/// is copied to it.
+fn clear(live: &mut Live, engines: &mut Engines, zero: &[Piece]) -> Result<(), EngineError> {
+    let of_array = |piece: &&Piece| matches!(piece.source, Source::Array { .. });
+    for piece in zero.iter().filter(|piece| !of_array(piece)) {
+        engines.zero(piece)?;
+    }
+    let arrays = || zero.iter().filter(of_array);
+    let Some(longest) = arrays().map(|piece| piece.len).max() else {
+        return Ok(());
+    };
+    let failed = || EngineError::driver("make a buffer of zeros");
+    live.enter_any().map_err(failed())?;
+    let bytes = longest.next_multiple_of(PAGE_BYTES);
+    let pool = PinnedPool::new(&live.driver, 1, bytes).map_err(failed())?;
+    for piece in arrays() {
+        let mut buffer = pool.take(STEP_LIMIT).ok_or_else(no_buffer)?;
+        buffer[..piece.len].fill(0);
+        let copy = engines.start(piece, buffer)?;
+        drop(engines.finish(piece, copy)?);
+    }
+    Ok(())
+}
+
+fn no_buffer() -> EngineError {
+    EngineError::Internal("no staging buffer comes back".to_owned())
 }
 
 /// Copies pieces that lie in the registered tier, for a device that verifies hashes itself. Returns the pieces that have
@@ -279,8 +306,7 @@ impl Reading<'_> {
             return Ok(Some(ready));
         }
         let buffer = self.pool.and_then(|pool| pool.take(STEP_LIMIT));
-        let mut buffer = buffer
-            .ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
+        let mut buffer = buffer.ok_or_else(no_buffer)?;
         self.reader.read_verified(id, &mut buffer[..piece.len])?;
         self.refuse_moved(piece, &buffer[..piece.len])?;
         Ok(Some(Ready {

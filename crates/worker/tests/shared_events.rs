@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use crate::common::hold::COPIES;
+use crate::common::scene::{BUFFERS, CHUNK, FIRST, Scene};
 use crate::common::{
-    Answer, CONTEXT, ImageFolder, PATIENCE, Program, STREAM, Worker, started, words,
+    Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
 };
 use fermata_abi::op::{Address, EventId, MemoryId, Op, SharedEvent, SharedMemory, Sharer};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FromWorker, ToWorker, Validate};
 
 const EVENT: EventId = EventId::from_raw(0x300);
 const OPENED: EventId = EventId::from_raw(0x310);
@@ -281,6 +283,75 @@ fn an_event_that_its_owner_has_destroyed_is_in_an_image_as_a_plain_one() {
     done(program, &Op::EventSync { event: OPENED });
 }
 
+fn share(address: u64) -> Op<'static> {
+    Op::MemShare {
+        sharer: OWNER,
+        address: Address::from_raw(address),
+        memory: MemoryId::NULL,
+    }
+}
+
+fn reserve(size: u64, address: Address) -> Op<'static> {
+    let align = 0;
+    Op::AddressReserve {
+        size,
+        align,
+        address,
+    }
+}
+
+/// Maps the memory that another program has shared; where, and what the handle says.
+fn map(user: &Program, memory: MemoryId, handle: &[u8]) -> (u64, SharedMemory) {
+    let given = SharedMemory::decode(handle).unwrap();
+    let shared = handle;
+    let device = user.ask_u64(&Op::MemFetch { memory, shared });
+    let size = given.whole;
+    let start = user.ask_u64(&reserve(size, Address::NULL));
+    let (address, offset) = (Address::from_raw(start), 0);
+    let map = Op::MemMap {
+        address,
+        size,
+        offset,
+        memory,
+    };
+    done(user, &map);
+    let access = Op::MemSetAccess {
+        address,
+        size,
+        access: cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        devices: vec![device as u32],
+    };
+    done(user, &access);
+    (start, given)
+}
+
+/// The gate of a capture does not see what other processes write.
+#[test]
+fn memory_that_is_first_shared_during_a_capture_is_copied_before_another_process_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut scene, program) = Scene::new();
+    join(&mut scene.worker, folder.path());
+    let mut user = Peer::of(started());
+    join(&mut user.worker, folder.path());
+    scene.fill(&program, 1);
+    let program = scene.begin(program, "image", Validate::Ptx);
+    scene.wait_first();
+    // Enough for what is on its way and for what is waited for, which comes next; not for all.
+    scene.hold.up_to(COPIES, (FIRST + 16) * CHUNK);
+    let last = scene.last();
+    let handle = bytes(program.ask(&share(last)));
+    let (address, given) = map(&user.program, MemoryId::from_raw(0x400), &handle);
+    user.program
+        .launch_add(address + given.offset, 1000, 16, LEGACY);
+    done(&user.program, &Op::ContextSync { context: CONTEXT });
+    let saved = scene.end();
+    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    let before = BUFFERS as u32;
+    assert_eq!(words(&program.read(last, 4)), [before + 1000]);
+    scene.worker.detach(program);
+    assert_eq!(scene.words_in("image"), (before, 1));
+}
+
 #[test]
 fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
     let pair = Pair::new();
@@ -288,41 +359,9 @@ fn memory_of_another_process_is_closed_when_the_stream_gets_there() {
     let memory = MemoryId::from_raw(0x400);
     let own = owner.alloc(64);
     owner.write(own, &[0; 64]);
-    let handle = bytes(owner.ask(&Op::MemShare {
-        sharer: OWNER,
-        address: Address::from_raw(own),
-        memory: MemoryId::NULL,
-    }));
-    let given = SharedMemory::decode(&handle).unwrap();
-    let device = user.ask_u64(&Op::MemFetch {
-        memory,
-        shared: &handle,
-    });
-    let size = given.whole;
-    let reserve = |address| Op::AddressReserve {
-        size,
-        align: 0,
-        address,
-    };
-    let address = user.ask_u64(&reserve(Address::NULL));
-    done(
-        user,
-        &Op::MemMap {
-            address: Address::from_raw(address),
-            size,
-            offset: 0,
-            memory,
-        },
-    );
-    done(
-        user,
-        &Op::MemSetAccess {
-            address: Address::from_raw(address),
-            size,
-            access: cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            devices: vec![device as u32],
-        },
-    );
+    let handle = bytes(owner.ask(&share(own)));
+    let (address, given) = map(user, memory, &handle);
+    let reserve = |address| reserve(given.whole, address);
     let stream = STREAM;
     user.post(&Op::HostCall { stream, id: 1 });
     user.launch_add(address + given.offset, 5, 16, stream);

@@ -10,24 +10,26 @@
 //! (PhoenixOS, section 4.2.) Isolated copies go into a stream of our own on the piece's device, which waits for no
 //! other stream. In the operation's stream they would come after all that this stream waits for, and another stream
 //! that writes the same piece would wait for it too, which the program has never asked for. For an image of the
-//! end (`Purpose::End`), writes are noted instead, and no operation waits.
+//! end (`Purpose::End`), writes are noted instead, and no operation waits. Memory is shared with another process only when it
+//! has been copied, because what that process writes passes no gate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Address, DEVICE_BASE, DEVICE_END, ExecId, FunctionId, Launch, Op, Place, StreamRef,
+    Address, DEVICE_BASE, DEVICE_END, ExecId, FunctionId, Launch, MemoryId, Op, Place, StreamRef,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
+use fermata_state::Session;
 
 use super::aside::copy_aside;
 use super::checker::Checker;
 use super::map::{Slot, State, device_of};
 use super::pool::DevicePool;
 use super::purpose::Purpose;
-use super::shared::{MarkEvent, Shared};
+use super::shared::{Inner, MarkEvent, Shared};
 use crate::access::{AccessSet, Predictor, kernels_of};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
@@ -104,6 +106,45 @@ impl Watch {
         match self.waits_too_long() {
             true => self.go(),
             false => Passage::NotYet,
+        }
+    }
+
+    /// Before another process may write a buffer, which this gate would not see: what the image needs of it must have been
+    /// read.
+    fn before_sharing(&mut self, site: &mut Site, buffer: u64) -> Passage {
+        if self.shared.purpose == Purpose::End {
+            // The stop digests everything.
+            return Passage::Go;
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        let Inner { map, marks, .. } = &mut *inner;
+        let mut late = false;
+        for index in map.indices() {
+            if map.piece(index).buffer != buffer {
+                continue;
+            }
+            late |= match map.state(index) {
+                State::Done | State::Draining(_) => false,
+                State::Copying => true,
+                State::Isolated { mark, .. } => !Inner::has_passed(marks, &site.live.driver, mark),
+                State::Untouched => {
+                    map.want(index);
+                    true
+                }
+            };
+        }
+        site.live.forget_current();
+        if late {
+            inner.press(true);
+        }
+        drop(inner);
+        match late {
+            true => {
+                self.shared.changed.notify_all();
+                self.not_yet()
+            }
+            false => self.go(),
         }
     }
 
@@ -270,6 +311,20 @@ fn stream_of(op: &Op<'_>) -> Option<StreamRef> {
     }
 }
 
+/// The buffer that an operation lets other processes have.
+fn shared_by(op: &Op<'_>, session: &Session) -> Option<u64> {
+    let Op::MemShare {
+        address, memory, ..
+    } = op
+    else {
+        return None;
+    };
+    match *memory {
+        MemoryId::NULL => session.allocations.get(*address).ok().map(|it| it.buffer),
+        memory => session.memories.get(memory).ok().map(|it| it.buffer),
+    }
+}
+
 /// Whether an operation takes away what the copies read from.
 fn takes_away(op: &Op<'_>) -> bool {
     matches!(
@@ -318,6 +373,9 @@ impl Gate for Watch {
         }
         if takes_away(op) {
             return Ok(self.wait_for_all());
+        }
+        if let Some(buffer) = shared_by(op, &site.session) {
+            return Ok(self.before_sharing(site, buffer));
         }
         let Some(stream) = stream_of(op) else {
             return Ok(Passage::Go);

@@ -6,7 +6,7 @@ use crate::common::hold::COPIES;
 use crate::common::{
     Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
 };
-use fermata_abi::op::{Address, MemoryId, Op, Place};
+use fermata_abi::op::{Address, MemoryId, Op, Place, Resource, Sampler, Texture};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{
     FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker,
@@ -224,6 +224,58 @@ fn what_is_needed_comes_first_and_then_the_rest() {
         panic!("{saved:?}")
     };
     assert_eq!(totals.allocations, u64::from(BUFFERS) + 1);
+}
+
+/// A driver makes no texture of memory that is not mapped, and such memory cannot be exported.
+#[test]
+fn a_texture_of_memory_and_a_share_of_it_wait_until_it_has_come() {
+    let image = Image::make();
+    let address = Address::from_raw(image.large[0]);
+    let texture = Texture {
+        resource: Resource::Linear {
+            address,
+            format: cu::CU_AD_FORMAT_FLOAT,
+            channels: 1,
+            bytes: 1024,
+        },
+        sampler: Some(Sampler {
+            address_modes: [cu::CU_TR_ADDRESS_MODE_CLAMP; 3],
+            filter: cu::CU_TR_FILTER_MODE_POINT,
+            flags: 0,
+            anisotropy: 0,
+            level_filter: 0,
+            levels: [0; 3],
+            border: [0; 4],
+        }),
+        view: None,
+    };
+    let create = Op::TextureCreate {
+        context: CONTEXT,
+        texture: Box::new(texture),
+    };
+    let share = Op::MemShare {
+        sharer: [7; 16],
+        address,
+        memory: MemoryId::NULL,
+    };
+    for op in [create, share] {
+        let (mut worker, hold) = image.load();
+        let folder = tempfile::tempdir().unwrap();
+        let program = worker.attach();
+        let joined = worker.ask(ToWorker::Share {
+            folder: folder.path().to_owned(),
+        });
+        assert_eq!(joined, FromWorker::Sharing);
+        let room = program.producer.stage(4096).unwrap();
+        let asked = program.producer.request(&op, Some(&room)).unwrap();
+        wait_held(&mut worker);
+        hold.release(COPIES);
+        assert!(asked.wait_for(PATIENCE).unwrap(), "no answer: {op:?}");
+        let mut buffer = Vec::new();
+        let reply = asked.wait(&mut buffer).unwrap();
+        assert_eq!(reply.status, 0, "{}", reply.text);
+        wait_complete(&mut worker);
+    }
 }
 
 #[test]

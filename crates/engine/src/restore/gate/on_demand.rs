@@ -5,6 +5,7 @@
 //!             ├─ kernel that follows pointers in memory, or is unpredictable by the profile ► all data, then it passes
 //!             ├─ kernel, if the session cannot be rolled back ► all data, then it passes
 //!             ├─ graph made, peers, context destroyed ────► all data, then it passes
+//!             ├─ memory shared, or made a texture ────────► its blocks, which must be mapped for that
 //!             ├─ memory made or asked for ────────────────► once the image's own memory is made
 //!             └─ memory freed ────────────────────────────► dropped if absent, else fetched
 //! ```
@@ -17,10 +18,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, ExecId, FunctionId, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, MemoryId, Op, StreamRef};
 use fermata_device::DriverError;
 
-use crate::access::{AccessSet, Predictor, Range, kernels_of};
+use crate::access::{AccessSet, Predictor, Range, Target, kernels_of};
 use crate::restore::blocks::Blocks;
 use crate::restore::gate::relearning::Relearning;
 use crate::restore::learning::checked_launches::CheckedLaunches;
@@ -136,6 +137,15 @@ impl OnDemand {
             | Op::MemInfo { .. }
             | Op::Places { .. } => Needs::Room,
             Op::MemFree { address } | Op::MemFreeAsync { address, .. } => self.freed(*address),
+            Op::MemShare {
+                address, memory, ..
+            } if *memory == MemoryId::NULL => self.mapped(*address, 1),
+            Op::TextureCreate { texture, .. } | Op::ReferenceBind { texture, .. } => {
+                match texture.resource.memory() {
+                    Some((start, len)) => self.mapped(start, len),
+                    None => Needs::Nothing,
+                }
+            }
             Op::Launch { launch, .. } => self.kernels(site, op, &[launch.function]),
             Op::GraphLaunch { exec, .. } => {
                 let functions = kernels_of(&site.session, *exec);
@@ -146,6 +156,14 @@ impl OnDemand {
                 self.touched(&set)
             }
         }
+    }
+
+    fn mapped(&mut self, start: Address, len: u64) -> Needs {
+        let all = Target::Exactly(Range { start, len });
+        self.touched(&AccessSet {
+            reads: vec![all],
+            ..AccessSet::nothing()
+        })
     }
 
     fn touched(&mut self, set: &AccessSet) -> Needs {

@@ -9,6 +9,7 @@ mod broken_link;
 mod cache;
 mod capture;
 mod common;
+mod common_memory;
 mod contexts;
 mod costs;
 mod deferred;

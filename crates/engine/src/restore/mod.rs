@@ -313,12 +313,12 @@ fn begin(
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let guard = claims.map(|claims| {
+    let guard = claims.clone().map(|claims| {
         let (schedule, recorder) = (Arc::clone(&schedule), Arc::clone(&recorder));
         Guard::new(claims, &blocks, schedule, (recorder, kernels.of_texts()))
     });
     let late = OnDemand::new(
-        schedule,
+        (schedule, claims),
         blocks,
         (recorder, kernels, pace),
         checks,

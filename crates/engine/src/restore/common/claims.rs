@@ -115,7 +115,7 @@ impl Claims {
         }
     }
 
-    /// Gives up a claim whose block cannot be mapped for reading alone.
+    /// Gives up a claim whose block cannot be mapped for reading alone, or is not loaded.
     pub fn give_up(&self, block: usize) {
         self.own.lock().remove(&block);
         if let Some(claim) = self.claims.get(&block) {

@@ -275,11 +275,18 @@ impl Guard {
 
     /// Forgets blocks that did not become common, and leaves those that the program has freed.
     fn settle(&mut self, live: &Live) {
-        if self.schedule.as_ref().is_some_and(|it| it.is_adopted()) {
-            self.schedule = None;
+        if self.schedule.as_ref().is_some_and(|it| !it.is_adopted()) {
+            return;
+        }
+        // First: a block that the program has freed is not common any more, but may have been.
+        self.leave_freed(live);
+        if self.schedule.take().is_some() {
             self.blocks.retain(|at, _| live.space.is_common(at.raw()));
         }
-        if self.schedule.is_some() || self.freed.is_empty() {
+    }
+
+    fn leave_freed(&mut self, live: &Live) {
+        if self.freed.is_empty() {
             return;
         }
         let (blocks, keeper) = (&mut self.blocks, self.claims.keeper());

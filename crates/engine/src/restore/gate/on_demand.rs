@@ -23,6 +23,7 @@ use fermata_device::DriverError;
 
 use crate::access::{AccessSet, Predictor, Range, Target, kernels_of};
 use crate::restore::blocks::Blocks;
+use crate::restore::common::claims::Claims;
 use crate::restore::gate::relearning::Relearning;
 use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::learning::recorder::Recorder;
@@ -50,6 +51,8 @@ enum Needs {
 /// See the module.
 pub(in crate::restore) struct OnDemand {
     schedule: Arc<Schedule>,
+    /// The blocks that are claimed as common memory, if any are.
+    claims: Option<Arc<Claims>>,
     blocks: Arc<Blocks>,
     predictor: Predictor,
     recorder: Arc<Recorder>,
@@ -74,7 +77,7 @@ pub(in crate::restore) struct OnDemand {
 
 impl OnDemand {
     pub fn new(
-        schedule: Arc<Schedule>,
+        (schedule, claims): (Arc<Schedule>, Option<Arc<Claims>>),
         blocks: Arc<Blocks>,
         (recorder, predictor, pace): (Arc<Recorder>, Predictor, Pace),
         checks: Arc<CheckedLaunches>,
@@ -83,6 +86,7 @@ impl OnDemand {
     ) -> Self {
         Self {
             schedule,
+            claims,
             blocks,
             predictor,
             recorder,
@@ -209,6 +213,8 @@ impl OnDemand {
         match self.blocks.starting(address) {
             // Only if it has the block to itself: a slab may hold other allocations.
             Some(block) if self.alone(block, address) && self.schedule.drop_block(block) => {
+                // Another worker may wait for this one to load it.
+                self.claims.iter().for_each(|it| it.give_up(block));
                 Needs::Nothing
             }
             _ => match self.blocks.containing(address) {

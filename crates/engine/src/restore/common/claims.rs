@@ -88,12 +88,10 @@ impl Claims {
                     }
                 }
                 Told::Yours(key) => {
-                    let Some(block) = index.get(&key) else {
-                        return;
-                    };
-                    claims.own.lock().insert(*block);
-                    if !schedule.take_over(*block) {
-                        claims.give_up(*block);
+                    if let Some(block) = index.get(&key)
+                        && !claims.take_over(*block, &schedule)
+                    {
+                        claims.keeper.leave(&key);
                     }
                 }
                 Told::Gone => schedule.take_over_all(),
@@ -101,6 +99,19 @@ impl Claims {
         };
         let all = self.claims.values().cloned().collect();
         self.keeper.claim(all, Box::new(told));
+    }
+
+    /// Has a block loaded here whose claim this worker has been granted. False if it is loaded here already, not to be offered.
+    ///
+    /// The lock is held across both steps: else the loader could offer a block that is then left, or not offer one that
+    /// other workers wait for.
+    fn take_over(&self, block: usize, schedule: &Schedule) -> bool {
+        let mut own = self.own.lock();
+        let taken = schedule.take_over(block);
+        if taken {
+            own.insert(block);
+        }
+        taken
     }
 
     /// Whether this worker loads the block, and other workers may wait for it.

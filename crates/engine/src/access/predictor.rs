@@ -250,6 +250,11 @@ impl Predictor {
             .retain(|(image, _), _| session.image(image).is_some());
     }
 
+    /// The same for a graph that is about to be destroyed.
+    pub fn forget_graph(&mut self, exec: ExecId) {
+        self.graphs.remove(&exec);
+    }
+
     fn launch(&mut self, function: FunctionId, params: &[u8], world: &World<'_>) -> AccessSet {
         self.plan(function, world);
         let Some(plan) = self.plans.get(&function) else {

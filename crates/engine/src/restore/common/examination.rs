@@ -77,6 +77,11 @@ impl Examination {
         self.graphs.insert(exec, revision) != Some(revision)
     }
 
+    /// The program destroys a graph.
+    pub fn forget_graph(&mut self, exec: ExecId) {
+        self.graphs.remove(&exec);
+    }
+
     /// Records a launch with these doubts, if one of them is about a watched block and not known to be dispelled.
     pub fn note(&mut self, doubts: &[Doubt], is_known: impl Fn(&Doubt) -> bool) {
         let is_watched = |it: &Doubt| self.watched.contains_key(&it.memory);

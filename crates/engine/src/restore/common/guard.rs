@@ -18,6 +18,7 @@ use fermata_abi::op::{Address, FunctionId, MemoryId, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, StreamHandle};
 use fermata_graph::{Graph, NodeKind};
+use fermata_state::Session;
 use parking_lot::Mutex;
 
 use crate::access::{AccessSet, Predictor, Target, kernels_of};
@@ -131,6 +132,7 @@ impl Guard {
         if self.is_over() {
             return Vec::new();
         }
+        self.forget(&site.session, op);
         (self.certain, self.opaque) = (false, false);
         let mut found = match op {
             Op::Launch { launch, .. } => self.kernels(site, op, &[launch.function]),
@@ -282,6 +284,22 @@ impl Guard {
         self.leave_freed(live);
         if self.schedule.take().is_some() {
             self.blocks.retain(|at, _| live.space.is_common(at.raw()));
+        }
+    }
+
+    /// Drops what is known about the graph that `op` destroys; where `op` unloads kernels, about all objects that are gone
+    /// before it. Handles are never given twice.
+    fn forget(&mut self, session: &Session, op: &Op<'_>) {
+        match op {
+            Op::GraphDestroy { exec } => {
+                self.predictor.forget_graph(*exec);
+                self.examination.forget_graph(*exec);
+            }
+            Op::ModuleUnload { .. } | Op::ContextDestroy { .. } => {
+                self.predictor.forget(session);
+                self.taught.retain(|it| session.functions.contains(*it));
+            }
+            _ => {}
         }
     }
 

@@ -258,6 +258,61 @@ fn numbers_that_are_nobodys_addresses_do_not_count() {
     assert!(predict(&bench, function, &block(&[freed, 7])).is_empty());
 }
 
+/// Reverse iterators begin at the end, and arrays that are counted from 1 before their start.
+#[test]
+fn a_pointer_beside_memory_names_it_or_leaves_the_set_open() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; .reg .b32 %r<2>;
+        ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1+-4]; ret; }",
+    );
+    // Nothing lies directly behind it: the next one gets pages of its own.
+    let a = bench.allocate((1 << 20) + 64);
+    let end = a + (1 << 20) + 64;
+    let found = predict(&bench, function, &block(&[end]));
+    assert_eq!(found.reads, around(&[end - 1]));
+    assert!(found.complete);
+    let beyond = predict(&bench, function, &block(&[end + 64]));
+    assert!(beyond.is_empty() && !beyond.complete, "{beyond:?}");
+    // What is no device address is no pointer.
+    for number in [0, 7, 1 << 40] {
+        let found = predict(&bench, function, &block(&[number]));
+        assert!(found.is_empty() && found.complete, "{found:?}");
+    }
+
+    let mut graph = Graph::new();
+    let node = KernelNode {
+        function,
+        context: ContextId::NULL,
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        params: block(&[end]),
+        attributes: Vec::new(),
+    };
+    graph.add(NodeKind::Kernel(node), &[]).unwrap();
+    let exec = ExecId::from_raw(0x9040);
+    let record = Executable {
+        context: CONTEXT,
+        flags: 0,
+        graph,
+    };
+    bench.site.session.executables.insert(exec, record).unwrap();
+    let call = Op::GraphLaunch {
+        exec,
+        stream: LEGACY,
+    };
+    let mut predictor = Predictor::default();
+    let found = predictor.predict(&call, &bench.site);
+    assert_eq!(found.reads, around(&[end - 1]));
+    assert!(found.complete);
+    let gone = bench.site.session.allocations.remove(Address::from_raw(a));
+    assert!(gone.is_ok());
+    let found = predictor.predict(&call, &bench.site);
+    assert!(found.is_empty() && !found.complete, "{found:?}");
+}
+
 #[test]
 fn stored_pointers_and_tables_leave_the_set_open() {
     let mut bench = bench();

@@ -6,6 +6,7 @@ use fermata_abi::op::{Address, ExecId, FunctionId};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 use fermata_state::Session;
 
+use super::places::Named;
 use super::transfer;
 use super::{AccessSet, Target};
 
@@ -76,23 +77,29 @@ impl GraphPlan {
         self.complete &= set.complete;
     }
 
-    /// The set of one launch; `lives` says whether an address is in live memory now.
-    pub fn set(&self, mut lives: impl FnMut(Address) -> bool) -> AccessSet {
+    /// The set of one launch; `named` says what an address names now.
+    pub fn set(&self, mut named: impl FnMut(Address) -> Named) -> AccessSet {
         let mut set = AccessSet {
             complete: self.complete,
             ..AccessSet::default()
         };
         for (target, (read, write)) in &self.targets {
-            if let Target::Around(address) = target
-                && !lives(*address)
-            {
-                continue;
-            }
+            let target = match target {
+                Target::Around(address) => match named(*address) {
+                    Named::Memory(address) => Target::Around(address),
+                    Named::Nothing => continue,
+                    Named::Open => {
+                        set.complete = false;
+                        continue;
+                    }
+                },
+                target => *target,
+            };
             if *read {
-                set.reads.push(*target);
+                set.reads.push(target);
             }
             if *write {
-                set.writes.push(*target);
+                set.writes.push(target);
             }
         }
         set

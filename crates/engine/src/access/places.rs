@@ -31,6 +31,22 @@ impl Places {
         host_region(session, address).or_else(|| self.variable(session, address))
     }
 
+    /// What a word with this value names, if it is a pointer. Pointers to the end of memory are passed, too, as by reverse
+    /// iterators: they name the memory before them.
+    pub(super) fn named(&mut self, session: &Session, address: Address) -> Named {
+        if self.around(session, address).is_some() {
+            return Named::Memory(address);
+        }
+        if !(DEVICE_BASE..DEVICE_END).contains(&address) {
+            return Named::Nothing;
+        }
+        let before = address.saturating_sub(1);
+        match self.around(session, before) {
+            Some(_) => Named::Memory(before),
+            None => Named::Open,
+        }
+    }
+
     /// The bytes a target stands for; `None` for an array, and for an address in no memory of the session.
     pub fn range(&mut self, session: &Session, target: &Target) -> Option<Range> {
         match target {
@@ -75,6 +91,17 @@ impl Places {
             len: end - start,
         })
     }
+}
+
+/// What a word that may be a pointer names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    /// The live memory that contains this address.
+    Memory(Address),
+    /// Nothing: it is a number.
+    Nothing,
+    /// It is a device address, and not in live memory: where a kernel goes from there is not known.
+    Open,
 }
 
 fn within(start: Address, len: u64, address: Address) -> Option<Range> {

@@ -11,6 +11,7 @@ use fermata_state::{ImageId, Session, TensorMaps};
 
 use super::graph::GraphPlan;
 use super::kernel::Plan;
+use super::places::Named;
 use super::tables::{Through, follow};
 use super::{AccessSet, Places, Range, Target, transfer};
 use crate::text::text_of;
@@ -54,6 +55,13 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
+    fn named(&mut self, address: Address) -> Named {
+        match self.all_live {
+            true => Named::Memory(address),
+            false => self.places.named(self.session, address),
+        }
+    }
+
     fn lives(&mut self, address: Address) -> bool {
         self.all_live || self.places.around(self.session, address).is_some()
     }
@@ -400,9 +408,7 @@ impl Predictor {
         let Some(known) = graphs.get(&exec) else {
             return unknown();
         };
-        let mut set = known
-            .plan
-            .set(|address| places.around(session, address).is_some());
+        let mut set = known.plan.set(|address| places.named(session, address));
         for (how, pointers) in &known.tables {
             follow(session, places, pointers.iter().copied(), *how, &mut set);
         }
@@ -447,9 +453,13 @@ fn resolve(plan: &Plan, params: &[u8], look: &mut Look<'_>) -> AccessSet {
         let Some(address) = value(params, word.offset) else {
             continue;
         };
-        if look.lives(address) {
-            let write = word.write && look.may_write(word.offset, address);
-            set.add(Target::Around(address), word.read, write);
+        match look.named(address) {
+            Named::Memory(address) => {
+                let write = word.write && look.may_write(word.offset, address);
+                set.add(Target::Around(address), word.read, write);
+            }
+            Named::Nothing => {}
+            Named::Open => set.complete = false,
         }
     }
     textures(params, session, &mut set);

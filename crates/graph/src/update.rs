@@ -95,6 +95,23 @@ pub fn updated(old: &Graph, new: &Graph) -> Result<Graph, UpdateError> {
     Ok(result)
 }
 
+/// The way in `to` that leads to the graph at `path` in `from`, of the same shape: nodes are matched as in [`updated`].
+pub fn same_way(path: &[NodeId], from: &Graph, to: &Graph) -> Option<Vec<NodeId>> {
+    let Some((first, rest)) = path.split_first() else {
+        return Some(Vec::new());
+    };
+    let at = from.nodes().position(|(id, _)| id == *first)?;
+    let (id, node) = to.nodes().nth(at)?;
+    let (NodeKind::ChildGraph(from), NodeKind::ChildGraph(to)) =
+        (&from.node(*first).ok()?.kind, &node.kind)
+    else {
+        return None;
+    };
+    let mut way = vec![id];
+    way.extend(same_way(rest, from, to)?);
+    Some(way)
+}
+
 /// What a node of an executable graph becomes when it is given new parameters.
 ///
 /// # Errors
@@ -260,6 +277,21 @@ mod tests {
         let ids = |graph: &Graph| graph.nodes().map(|(id, _)| id).collect::<Vec<_>>();
         assert_eq!(ids(&result), ids(&old));
         assert_eq!(result.nodes().last().unwrap().1.kind, memset_node(2, 1));
+    }
+
+    #[test]
+    fn a_way_to_a_graph_inside_is_the_same_by_position() {
+        let child = |skip| NodeKind::ChildGraph(Box::new(chain(vec![NodeKind::Empty], skip)));
+        let from = chain(vec![NodeKind::Empty, child(0)], 3);
+        let to = chain(vec![NodeKind::Empty, child(1)], 0);
+        let way = |path: &[u64]| {
+            let path: Vec<NodeId> = path.iter().copied().map(NodeId).collect();
+            same_way(&path, &from, &to)
+        };
+        assert_eq!(way(&[]), Some(vec![]));
+        assert_eq!(way(&[5]), Some(vec![NodeId(2)]));
+        // A node that is no graph, and none.
+        assert_eq!((way(&[4]), way(&[9])), (None, None));
     }
 
     #[test]

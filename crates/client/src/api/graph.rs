@@ -6,6 +6,7 @@ use fermata_abi::op::{GraphId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Edge, EdgeData, Graph, NodeId};
 
+use super::user_object::copied;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
@@ -24,15 +25,19 @@ driver_api! {
 
     fn cuGraphDestroy(graph: sys::CUgraph) {
         let session = session()?;
-        session.graphs.lock().destroy(of(graph))?;
-        super::user_object::release_all(session, of(graph));
+        let held = session.graphs.lock().destroy(of(graph))?;
+        session.graphs.objects.release_all(held);
         Ok(())
     }
 
     fn cuGraphClone(clone: Out<sys::CUgraph>, graph: sys::CUgraph) {
-        let mut graphs = session()?.graphs.lock();
+        let session = session()?;
+        let mut graphs = session.graphs.lock();
         let copy = graphs.graph(of(graph))?.clone();
-        clone.set(to_pointer(graphs.create(copy)))
+        let held = copied(session, &graphs, of(graph))?;
+        let copy = graphs.create(copy);
+        *graphs.held_mut(copy)?.0 = held;
+        clone.set(to_pointer(copy))
     }
 
     fn cuGraphNodeFindInClone(node: Out<sys::CUgraphNode>, original: sys::CUgraphNode, clone: sys::CUgraph) {
@@ -43,7 +48,10 @@ driver_api! {
     }
 
     fn cuGraphDestroyNode(node: sys::CUgraphNode) {
-        session()?.graphs.lock().remove_node(of(node))
+        let session = session()?;
+        let held = session.graphs.lock().remove_node(of(node))?;
+        session.graphs.objects.release_all(held);
+        Ok(())
     }
 
     fn cuGraphNodeGetType(node: sys::CUgraphNode, kind: Out<sys::CUgraphNodeType>) {

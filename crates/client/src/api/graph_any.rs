@@ -5,8 +5,10 @@ use core::ffi::{c_uint, c_void};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{HostCall, MemOp, MemOpKind, NodeKind};
 
-use super::graph_node::{add, add_with, alloc_node, child_of};
+use super::graph_exec::adopt_child;
+use super::graph_node::{add, add_child, add_with, alloc_node, child_of};
 use super::graph_params::{copy_node, kernel_node, memset_node};
+use super::user_object::adopt;
 use crate::args::{In, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::of;
@@ -37,8 +39,11 @@ driver_api! {
     }
 
     fn cuGraphNodeSetParams(node: sys::CUgraphNode, params: Out<sys::CUgraphNodeParams>) {
-        let kind = kind_of(&params.get()?)?;
-        session()?.graphs.lock().set_kind(of(node), kind)
+        let params = &params.get()?;
+        let kind = kind_of(params)?;
+        let session = session()?;
+        session.graphs.lock().set_kind(of(node), kind)?;
+        child_in(params).map_or(Ok(()), |child| adopt(session, of(node), of(child)))
     }
 
     fn cuGraphExecNodeSetParams(
@@ -46,8 +51,10 @@ driver_api! {
         node: sys::CUgraphNode,
         params: Out<sys::CUgraphNodeParams>,
     ) {
-        let kind = kind_of(&params.get()?)?;
-        session()?.graphs.lock().set_exec(exec, of(node), kind)
+        let params = &params.get()?;
+        let kind = kind_of(params)?;
+        session()?.graphs.lock().set_exec(exec, of(node), kind)?;
+        child_in(params).map_or(Ok(()), |child| adopt_child(exec, of(node), of(child)))
     }
 
     fn cuGraphAddBatchMemOpNode(
@@ -88,12 +95,23 @@ fn add_any(
     edges: &[sys::CUgraphEdgeData],
     params: Out<sys::CUgraphNodeParams>,
 ) -> Result<sys::CUgraphNode> {
-    let kind = kind_of(&params.get()?)?;
+    let given = params.get()?;
+    if let Some(child) = child_in(&given) {
+        return add_child(graph, after, edges, child);
+    }
+    let kind = kind_of(&given)?;
     if let NodeKind::MemAlloc(alloc) = &kind {
         let address = alloc.address;
         params.update(|it| it.__bindgen_anon_1.alloc.dptr = address)?;
     }
     add_with(graph, after, edges, kind)
+}
+
+/// The graph that a node of these parameters runs, if it is a child-graph node.
+fn child_in(params: &sys::CUgraphNodeParams) -> Option<sys::CUgraph> {
+    // SAFETY: the field is read for the kind that it belongs to; of pointers every bit pattern is one.
+    let child = || unsafe { params.__bindgen_anon_1.graph.graph };
+    (params.type_ == sys::CU_GRAPH_NODE_TYPE_GRAPH).then(child)
 }
 
 fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {

@@ -2,12 +2,13 @@
 
 use core::ffi::{c_char, c_uint, c_ulonglong};
 
-use fermata_abi::op::{GraphNodeId, Op};
+use fermata_abi::op::{GraphId, GraphNodeId, Op};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::NodeKind;
 
 use super::graph_node::{child_of, host_node, kernel};
 use super::graph_params::{copy_node, kernel_node, memset_node};
+use super::user_object::{adopt_in_exec, copied, exchange};
 use crate::args::{In, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
@@ -15,7 +16,8 @@ use crate::link;
 use crate::link::fault;
 use crate::object::context::current;
 use crate::object::graphs::Stale;
-use crate::object::session::session;
+use crate::object::session::{Session, session};
+use crate::object::user_objects::HeldObjects;
 use crate::result::Result;
 use crate::work::capture;
 use crate::work::lower;
@@ -69,7 +71,9 @@ driver_api! {
     fn cuGraphExecDestroy(exec: sys::CUgraphExec) {
         let session = session()?;
         let gone = session.graphs.lock().execs.remove(&of(exec)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        lower::destroy(session, of(exec), &gone)
+        let destroyed = lower::destroy(session, of(exec), &gone);
+        session.graphs.objects.release_after(gone.held, gone.last)?;
+        destroyed
     }
 
     fn cuGraphExecGetFlags(exec: sys::CUgraphExec, flags: Out<sys::cuuint64_t>) {
@@ -78,15 +82,16 @@ driver_api! {
 
     fn cuGraphLaunch(exec: sys::CUgraphExec, stream: sys::CUstream) {
         let session = session()?;
-        let child = || {
-            let graph = session.graphs.lock().exec(exec)?.graph.clone();
-            Ok(NodeKind::ChildGraph(Box::new(graph)))
-        };
-        if capture::add(session, stream, child)? {
+        if capture_launch(session, exec, stream)? {
             return Ok(());
         }
         let stream = session.streams.resolve(stream)?;
-        lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)?;
+        {
+            let mut graphs = session.graphs.lock();
+            let launched = graphs.exec(exec)?;
+            lower::refresh(session, of(exec), launched)?;
+            launched.last = Some(stream);
+        }
         session.managed.before_work(stream)?;
         link::post(&Op::GraphLaunch { exec: of(exec), stream })
     }
@@ -105,6 +110,9 @@ driver_api! {
         result: Out<sys::CUgraphExecUpdateResult>,
     ) {
         let info = update(exec, graph)?;
+        if info.result == sys::CU_GRAPH_EXEC_UPDATE_SUCCESS {
+            adopt_in_exec(exec, &[], of(graph))?;
+        }
         error.set_if_wanted(info.errorNode);
         result.set_if_wanted(info.result);
         verdict(&info)
@@ -116,6 +124,9 @@ driver_api! {
         result: Out<sys::CUgraphExecUpdateResultInfo>,
     ) {
         let info = update(exec, graph)?;
+        if info.result == sys::CU_GRAPH_EXEC_UPDATE_SUCCESS {
+            adopt_in_exec(exec, &[], of(graph))?;
+        }
         result.set_if_wanted(info);
         verdict(&info)
     }
@@ -164,8 +175,8 @@ driver_api! {
         node: sys::CUgraphNode,
         child: sys::CUgraph,
     ) {
-        let child = child_of(child)?;
-        set_kernels(exec, node, child)
+        set_kernels(exec, node, child_of(child)?)?;
+        adopt_child(exec, of(node), of(child))
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(
@@ -217,13 +228,47 @@ fn set_kernels(exec: sys::CUgraphExec, node: sys::CUgraphNode, kind: NodeKind) -
     lower::kernels_changed(of(exec), graphs.exec(exec)?)
 }
 
+/// If the stream is being captured, adds the launch as a child graph, which holds what the executable graph holds, and
+/// returns true.
+fn capture_launch(
+    session: &Session,
+    exec: sys::CUgraphExec,
+    stream: sys::CUstream,
+) -> Result<bool> {
+    let mut held = HeldObjects::default();
+    let child = || {
+        let mut graphs = session.graphs.lock();
+        let exec = graphs.exec(exec)?;
+        held = exec.held.clone();
+        Ok(NodeKind::ChildGraph(Box::new(exec.graph.clone())))
+    };
+    let Some((graph, node)) = capture::add_named(session, stream, child)? else {
+        return Ok(false);
+    };
+    session.graphs.objects.retain_all(&held);
+    let mut graphs = session.graphs.lock();
+    let node = graphs.node_handle(graph, node);
+    // A new node held nothing.
+    exchange(&mut graphs, node, held).map(|_| true)
+}
+
+/// [`adopt_in_exec`] for the graph in a child-graph node.
+pub(super) fn adopt_child(exec: sys::CUgraphExec, node: GraphNodeId, child: GraphId) -> Result {
+    let (mut way, id) = session()?.graphs.lock().path(node)?;
+    way.push(id);
+    adopt_in_exec(exec, &way, child)
+}
+
 fn instantiate(graph: sys::CUgraph, flags: u64) -> Result<sys::CUgraphExec> {
     let session = session()?;
     let context = current()?;
-    let graph = session.graphs.lock().graph(of(graph))?.clone();
+    let source = of(graph);
+    let graph = session.graphs.lock().graph(source)?.clone();
     graph.order().map_err(crate::object::graphs::refused)?;
-    let (handle, exec) = lower::create(session, &context, graph, flags)?;
-    session.graphs.lock().execs.insert(handle, exec);
+    let (handle, mut exec) = lower::create(session, &context, graph, flags)?;
+    let mut graphs = session.graphs.lock();
+    exec.held = copied(session, &graphs, source)?;
+    graphs.execs.insert(handle, exec);
     Ok(to_pointer(handle))
 }
 

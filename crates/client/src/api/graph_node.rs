@@ -10,6 +10,7 @@ use fermata_graph::{
 
 use super::graph::{edge_data, ids};
 use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
+use super::user_object::adopt;
 use crate::args::{In, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
@@ -71,8 +72,7 @@ driver_api! {
         count: usize,
         child: sys::CUgraph,
     ) {
-        let child = child_of(child)?;
-        node.set(add(graph, &after.list(count)?, child)?)
+        node.set(add_child(graph, &after.list(count)?, &[], child)?)
     }
 
     fn cuGraphAddEmptyNode(
@@ -293,6 +293,18 @@ pub(super) fn add_with(
         .add(kind, &after)
         .map_err(refused)?;
     Ok(to_pointer(graphs.node_handle(of(graph), node)))
+}
+
+/// As [`add_with`], of a child graph.
+pub(super) fn add_child(
+    graph: sys::CUgraph,
+    after: &[sys::CUgraphNode],
+    edges: &[sys::CUgraphEdgeData],
+    child: sys::CUgraph,
+) -> Result<sys::CUgraphNode> {
+    let node = add_with(graph, after, edges, child_of(child)?)?;
+    adopt(session()?, of(node), of(child))?;
+    Ok(node)
 }
 
 pub(super) fn child_of(graph: sys::CUgraph) -> Result<NodeKind> {

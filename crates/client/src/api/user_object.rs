@@ -2,14 +2,17 @@
 
 use core::ffi::{c_uint, c_void};
 
-use fermata_abi::op::{GraphId, UserObjectId};
+use fermata_abi::op::{GraphId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
+use fermata_graph::NodeId;
+use fermata_graph::update::same_way;
 
 use crate::args::Out;
 use crate::frame::entry::driver_api;
-use crate::handles::{self, of, to_pointer};
-use crate::object::graphs::UserObject;
+use crate::handles::{of, to_pointer};
+use crate::object::graphs::{State, refused};
 use crate::object::session::{Session, session};
+use crate::object::user_objects::{HeldObjects, UserObject};
 use crate::result::Result;
 
 driver_api! {
@@ -24,93 +27,82 @@ driver_api! {
         if flags != sys::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let handle = handles::fresh();
         let new = UserObject { references, destroy, data: data.expose_provenance() };
-        session()?.graphs.lock().objects.insert(handle, new);
-        object.set(to_pointer(handle))
+        object.set(to_pointer(session()?.graphs.objects.create(new)))
     }
 
     fn cuUserObjectRetain(object: sys::CUuserObject, count: c_uint) {
-        retain(session()?, of(object), count)
+        session()?.graphs.objects.retain(of(object), count)
     }
 
     fn cuUserObjectRelease(object: sys::CUuserObject, count: c_uint) {
-        release(session()?, of(object), count)
+        session()?.graphs.objects.release(of(object), count)
     }
 
     fn cuGraphRetainUserObject(graph: sys::CUgraph, object: sys::CUuserObject, count: c_uint, flags: c_uint) {
         let session = session()?;
-        session.graphs.lock().graph(of(graph))?;
+        let mut graphs = session.graphs.lock();
+        let (held, way) = graphs.held_mut(of(graph))?;
         // With this flag the graph takes over references of the caller.
         if flags & sys::CU_GRAPH_USER_OBJECT_MOVE == 0 {
-            retain(session, of(object), count)?;
+            session.graphs.objects.retain(of(object), count)?;
         }
-        *session.graphs.lock().held.entry((of(graph), of(object))).or_insert(0) += count;
-        Ok(())
+        held.add(&way, of(object), count)
     }
 
     fn cuGraphReleaseUserObject(graph: sys::CUgraph, object: sys::CUuserObject, count: c_uint) {
         let session = session()?;
         {
             let mut graphs = session.graphs.lock();
-            let held = graphs.held.get_mut(&(of(graph), of(object))).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-            *held = held.checked_sub(count).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+            let (held, way) = graphs.held_mut(of(graph))?;
+            held.subtract(&way, of(object), count)?;
         }
-        release(session, of(object), count)
+        session.graphs.objects.release(of(object), count)
     }
 }
 
-/// Releases the references that a destroyed graph held.
-pub(super) fn release_all(session: &Session, graph: GraphId) {
-    let mut given_back = Vec::new();
-    session
-        .graphs
-        .lock()
-        .held
-        .retain(|(holder, object), count| {
-            if *holder == graph {
-                given_back.push((*object, *count));
-            }
-            *holder != graph
-        });
-    for (object, count) in given_back {
-        // An object the program has released too often is gone already.
-        let _ = release(session, object, count);
-    }
+/// References for a copy of a graph to what the graph holds.
+pub(super) fn copied(session: &Session, graphs: &State, graph: GraphId) -> Result<HeldObjects> {
+    let held = graphs.held_by(graph)?;
+    session.graphs.objects.retain_all(&held);
+    Ok(held)
 }
 
-fn retain(session: &Session, object: UserObjectId, count: u32) -> Result {
-    let mut graphs = session.graphs.lock();
-    let object = graphs
-        .objects
-        .get_mut(&object)
-        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-    object.references = object
-        .references
-        .checked_add(count)
-        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-    Ok(())
-}
-
-fn release(session: &Session, object: UserObjectId, count: u32) -> Result {
-    let gone = {
+/// Gives the graph in a child-graph node the references of the graph that it was copied from, instead of those it had.
+pub(super) fn adopt(session: &Session, node: GraphNodeId, child: GraphId) -> Result {
+    let before = {
         let mut graphs = session.graphs.lock();
-        let found = graphs
-            .objects
-            .get_mut(&object)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        found.references = found
-            .references
-            .checked_sub(count)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let found = *found;
-        (found.references == 0)
-            .then(|| graphs.objects.remove(&object))
-            .map(|_| found)
+        let new = copied(session, &graphs, child)?;
+        exchange(&mut graphs, node, new)?
     };
-    if let Some(UserObject { destroy, data, .. }) = gone {
-        // SAFETY: the program gave the function for this call with this argument.
-        unsafe { destroy(std::ptr::with_exposed_provenance_mut(data)) };
-    }
+    session.graphs.objects.release_all(before);
     Ok(())
+}
+
+/// Gives the graph in a child-graph node these references, and returns those it had.
+pub(super) fn exchange(
+    graphs: &mut State,
+    node: GraphNodeId,
+    new: HeldObjects,
+) -> Result<HeldObjects> {
+    let (graph, id) = graphs.node(node)?;
+    let (held, mut way) = graphs.held_mut(graph)?;
+    way.push(id);
+    Ok(held.exchange(&way, new))
+}
+
+/// Gives the graph at `way` in an executable graph the references of the graph whose parameters it has taken over, and
+/// releases those it had after the last launch.
+pub(super) fn adopt_in_exec(exec: sys::CUgraphExec, way: &[NodeId], from: GraphId) -> Result {
+    let session = session()?;
+    let (before, last) = {
+        let mut graphs = session.graphs.lock();
+        let source = graphs.graph(from)?.clone();
+        let new = copied(session, &graphs, from)?;
+        let exec = graphs.exec(exec)?;
+        let target = exec.graph.inner(way).map_err(refused)?;
+        let new = new.renamed(|path| same_way(path, &source, target));
+        (exec.held.exchange(way, new), exec.last)
+    };
+    session.graphs.objects.release_after(before, last)
 }

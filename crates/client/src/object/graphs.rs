@@ -10,12 +10,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, UserObjectId};
+use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::handles;
+use crate::object::user_objects::{HeldObjects, UserObjects};
 use crate::result::Result;
 
 /// Whether any stream is being captured, or any event is recorded in a capture.
@@ -26,7 +27,11 @@ const MOST_CHANGED: usize = 4096;
 
 /// All graphs.
 #[derive(Debug, Default)]
-pub struct Graphs(Mutex<State>);
+pub struct Graphs {
+    state: Mutex<State>,
+    /// Objects of the program that graphs keep alive.
+    pub objects: UserObjects,
+}
 
 /// What the lock protects.
 #[derive(Debug, Default)]
@@ -42,10 +47,8 @@ pub struct State {
     pub execs: HashMap<ExecId, Exec>,
     /// Captures in progress.
     pub captures: Captures,
-    /// Objects of the program that graphs keep alive.
-    pub objects: HashMap<UserObjectId, UserObject>,
-    /// How many references of an object a graph holds.
-    pub held: HashMap<(GraphId, UserObjectId), u32>,
+    /// References of each of the program's graphs to user objects.
+    held: HashMap<GraphId, HeldObjects>,
 }
 
 type Name = (GraphId, Vec<NodeId>);
@@ -72,6 +75,10 @@ pub struct Exec {
     pub disabled: HashSet<Place>,
     /// Shared memory through which copies of ordinary memory go, by node and end.
     pub bounces: HashMap<(Vec<NodeId>, NodeId, bool), Bounce>,
+    /// Its own references to user objects.
+    pub held: HeldObjects,
+    /// The stream of its last launch. Its launches run one after another, so that all have ended when the last has.
+    pub last: Option<StreamRef>,
 }
 
 /// A piece of shared memory and the callback that copies from or to it.
@@ -96,21 +103,31 @@ pub enum Stale {
     Shape,
 }
 
-/// An object of the program with a count of its references.
-#[derive(Debug, Clone, Copy)]
-pub struct UserObject {
-    /// References left.
-    pub references: u32,
-    /// Called when no reference is left.
-    pub destroy: unsafe extern "C" fn(*mut core::ffi::c_void),
-    /// Its argument, an address.
-    pub data: usize,
-}
-
 impl Graphs {
     /// Locks the graphs for reading and changing.
     pub fn lock(&self) -> Changing<'_> {
-        Changing(self.0.lock())
+        Changing(self.state.lock())
+    }
+
+    /// To be called before a stream is destroyed, whose work goes on to its end: keeps what its launches use until then.
+    pub fn stream_ends(&self, stream: StreamRef) -> Result {
+        let mut used = Vec::new();
+        for exec in self.lock().execs.values_mut() {
+            if exec.last == Some(stream) {
+                exec.last = None;
+                self.objects.retain_all(&exec.held);
+                used.push(exec.held.clone());
+            }
+        }
+        used.into_iter()
+            .try_for_each(|held| self.objects.release_after(held, Some(stream)))
+    }
+
+    /// To be called when a context ends, and its work with it: its streams cannot be waited for any more.
+    pub fn context_ends(&self, context: ContextId) {
+        for exec in self.lock().execs.values_mut() {
+            exec.last = exec.last.filter(|stream| stream.context != context);
+        }
     }
 }
 
@@ -181,8 +198,9 @@ impl State {
         root.inner_mut(path).map_err(refused)
     }
 
-    /// Forgets a graph, its nodes and the graphs inside it.
-    pub fn destroy(&mut self, handle: GraphId) -> Result {
+    /// Forgets a graph, its nodes and the graphs inside it. The caller releases its references, which are returned, without
+    /// the lock.
+    pub fn destroy(&mut self, handle: GraphId) -> Result<HeldObjects> {
         if !matches!(self.graphs.get(&handle), Some((root, _)) if *root == handle) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
@@ -199,7 +217,27 @@ impl State {
         self.nodes.retain(|_, (graph, _)| !inside.contains(graph));
         self.node_handles
             .retain(|(graph, _), _| !inside.contains(graph));
-        Ok(())
+        Ok(self.held.remove(&handle).unwrap_or_default())
+    }
+
+    /// The references to user objects of a graph, and the way to it from its root.
+    pub fn held_mut(&mut self, graph: GraphId) -> Result<(&mut HeldObjects, Vec<NodeId>)> {
+        self.graph(graph)?;
+        let (root, path) = self
+            .graphs
+            .get(&graph)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        Ok((self.held.entry(*root).or_default(), path.clone()))
+    }
+
+    /// The references that a copy of a graph has to hold, as well.
+    pub fn held_by(&self, graph: GraphId) -> Result<HeldObjects> {
+        let (root, path) = self
+            .graphs
+            .get(&graph)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let held = self.held.get(root).map(|held| held.inside(path));
+        Ok(held.unwrap_or_default())
     }
 
     /// The handle of a node.
@@ -235,13 +273,17 @@ impl State {
         self.graph_mut(graph)?.set(node, kind).map_err(refused)
     }
 
-    /// Removes a node from its graph.
-    pub fn remove_node(&mut self, handle: GraphNodeId) -> Result {
+    /// Removes a node from its graph. The caller releases the references of a graph inside it, which are returned, without
+    /// the lock.
+    pub fn remove_node(&mut self, handle: GraphNodeId) -> Result<HeldObjects> {
         let (graph, node) = self.node(handle)?;
         self.graph_mut(graph)?.remove(node).map_err(refused)?;
+        let (held, mut way) = self.held_mut(graph)?;
+        way.push(node);
+        let held = held.exchange(&way, HeldObjects::default());
         self.nodes.remove(&handle);
         self.node_handles.remove(&(graph, node));
-        Ok(())
+        Ok(held)
     }
 
     /// The handle of the graph inside a child-graph node.

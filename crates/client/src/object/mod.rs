@@ -23,3 +23,4 @@ pub mod shared;
 pub mod shared_mapping;
 pub mod stream;
 pub mod texture;
+pub mod user_objects;

@@ -92,6 +92,7 @@ impl Streams {
         if any_capture() {
             graphs.lock().captures.remove_stream(stream.handle);
         }
+        graphs.stream_ends(stream.reference())?;
         link::post(&Op::StreamDestroy {
             stream: stream.handle,
         })?;
@@ -156,6 +157,7 @@ impl Streams {
                 graphs.captures.remove_stream(stream.handle);
             }
         }
+        graphs.context_ends(context);
         let _ = with_own(|own| own.retain(|(of, _)| *of != context));
     }
 

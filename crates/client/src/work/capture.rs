@@ -61,9 +61,22 @@ pub fn add_after(
     kind: impl FnOnce() -> Result<NodeKind>,
 ) -> Result<bool> {
     if any_capture() {
-        add_node(session, stream, early, kind)
+        add_node(session, stream, early, kind).map(|node| node.is_some())
     } else {
         Ok(false)
+    }
+}
+
+/// As [`add`], but returns the graph and the node.
+pub fn add_named(
+    session: &Session,
+    stream: sys::CUstream,
+    kind: impl FnOnce() -> Result<NodeKind>,
+) -> Result<Option<(GraphId, NodeId)>> {
+    if any_capture() {
+        add_node(session, stream, false, kind)
+    } else {
+        Ok(None)
     }
 }
 
@@ -73,9 +86,9 @@ fn add_node(
     stream: sys::CUstream,
     early: bool,
     kind: impl FnOnce() -> Result<NodeKind>,
-) -> Result<bool> {
+) -> Result<Option<(GraphId, NodeId)>> {
     let Some(key) = captured(session, stream)? else {
-        return Ok(false);
+        return Ok(None);
     };
     let kind = kind().inspect_err(|_| session.graphs.lock().captures.invalidate(key.id))?;
     let mut graphs = session.graphs.lock();
@@ -87,7 +100,7 @@ fn add_node(
     };
     let node = graph.add(kind, &after).map_err(refused)?;
     graphs.captures.advance(key.id, node);
-    Ok(true)
+    Ok(Some((info.graph, node)))
 }
 
 /// The key of a stream that is being captured. Work for a legacy stream that would have to be ordered
@@ -273,7 +286,9 @@ pub fn end(session: &Session, stream: sys::CUstream) -> Result<GraphId> {
     let ended = graphs.captures.end(stream.handle, thread(), &graph);
     let over = graphs.captures.status(stream.handle) == CaptureStatus::None;
     if ended.is_err() && over {
-        graphs.destroy(name)?;
+        let held = graphs.destroy(name)?;
+        drop(graphs);
+        session.graphs.objects.release_all(held);
     }
     ended.map_err(CaptureError::code)
 }

@@ -25,6 +25,7 @@ use crate::object::graphs::{Bounce, Exec, Place as NodePlace, Stale, refused};
 use crate::object::host;
 use crate::object::mirror::Block;
 use crate::object::session::Session;
+use crate::object::user_objects::HeldObjects;
 use crate::result::Result;
 use crate::work::capture::PLAIN;
 
@@ -133,6 +134,8 @@ pub fn create(
         places: None,
         disabled: Default::default(),
         bounces: HashMap::new(),
+        held: HeldObjects::default(),
+        last: None,
     };
     let encoded = encode(session, &mut exec)?;
     instantiate(handle, &exec, &encoded)?;

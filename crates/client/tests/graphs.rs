@@ -1,0 +1,237 @@
+//! Graphs of programs against the library, with a worker that the test plays.
+
+#![allow(clippy::unwrap_used)]
+
+#[macro_use]
+#[allow(dead_code)]
+mod support;
+
+use core::ffi::{c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fermata_abi::sys::driver::*;
+use fermata_client as _;
+use support::Stage;
+use support::driver::{cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuStreamCreate};
+
+unsafe extern "C" {
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
+    fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult;
+    fn cuGraphAddChildGraphNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        child: CUgraph,
+    ) -> CUresult;
+    fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph) -> CUresult;
+    fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) -> CUresult;
+    fn cuGraphDestroy(graph: CUgraph) -> CUresult;
+    fn cuGraphDestroyNode(node: CUgraphNode) -> CUresult;
+    fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult;
+    fn cuGraphExecUpdate_v2(
+        exec: CUgraphExec,
+        graph: CUgraph,
+        info: *mut CUgraphExecUpdateResultInfo,
+    ) -> CUresult;
+    fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CUresult;
+    fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult;
+    fn cuGraphRetainUserObject(
+        graph: CUgraph,
+        object: CUuserObject,
+        count: c_uint,
+        flags: c_uint,
+    ) -> CUresult;
+    fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
+    fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
+    fn cuStreamGetCaptureInfo_v2(
+        stream: CUstream,
+        status: *mut CUstreamCaptureStatus,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        after: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) -> CUresult;
+    fn cuStreamSynchronize(stream: CUstream) -> CUresult;
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult;
+    fn cuUserObjectCreate(
+        object: *mut CUuserObject,
+        data: *mut c_void,
+        destroy: CUhostFn,
+        references: c_uint,
+        flags: c_uint,
+    ) -> CUresult;
+}
+
+fn context() {
+    let mut context = null_mut();
+    ok!(cuInit(0));
+    ok!(cuCtxCreate_v2(&mut context, 0, 0));
+}
+
+fn new_stream() -> CUstream {
+    let mut stream = null_mut();
+    ok!(cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+    stream
+}
+
+fn new_graph() -> CUgraph {
+    let mut graph = null_mut();
+    ok!(cuGraphCreate(&mut graph, 0));
+    graph
+}
+
+fn instantiate(graph: CUgraph) -> CUgraphExec {
+    let mut exec = null_mut();
+    ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    exec
+}
+
+fn begin_capture(stream: CUstream) {
+    let mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    ok!(cuStreamBeginCapture_v2(stream, mode));
+}
+
+/// How many user objects have been destroyed.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+
+fn ends() -> u64 {
+    ENDS.load(Ordering::SeqCst)
+}
+
+unsafe extern "C" fn end(_: *mut c_void) {
+    ENDS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Has a graph hold a new object.
+fn hold(graph: CUgraph) {
+    let (mut object, none) = (null_mut(), CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    ok!(cuUserObjectCreate(
+        &mut object,
+        null_mut(),
+        Some(end),
+        1,
+        none
+    ));
+    let moved = CU_GRAPH_USER_OBJECT_MOVE;
+    ok!(cuGraphRetainUserObject(graph, object, 1, moved));
+}
+
+/// What a stream waits for before its launch.
+static GATE: Mutex<()> = Mutex::new(());
+
+unsafe extern "C" fn pass(_: *mut c_void) {
+    drop(GATE.lock().unwrap());
+}
+
+/// Launches a graph that cannot begin while `GATE` is locked.
+fn launch_behind_gate(exec: CUgraphExec, stream: CUstream) {
+    ok!(cuLaunchHostFunc(stream, Some(pass), null_mut()));
+    ok!(cuGraphLaunch(exec, stream));
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn holds() {
+    context();
+    let stream = new_stream();
+    let (graph, outer) = (new_graph(), new_graph());
+    hold(graph);
+    let (mut clone, mut node) = (null_mut(), null_mut());
+    ok!(cuGraphClone(&mut clone, graph));
+    ok!(cuGraphDestroy(graph));
+    let after = std::ptr::null();
+    ok!(cuGraphAddChildGraphNode(&mut node, outer, after, 0, clone));
+    ok!(cuGraphDestroy(clone));
+    let exec = instantiate(outer);
+    ok!(cuGraphDestroyNode(node));
+    ok!(cuGraphDestroy(outer));
+    assert_eq!(ends(), 0);
+
+    let closed = GATE.lock().unwrap();
+    launch_behind_gate(exec, stream);
+    ok!(cuGraphExecDestroy(exec));
+    assert_eq!(ends(), 0);
+    drop(closed);
+    ok!(cuStreamSynchronize(stream));
+    assert_eq!(ends(), 1);
+}
+
+#[test]
+fn what_a_graph_holds_lives_as_long_as_its_copies_and_their_last_launch() {
+    assert!(Stage::start("holds").finish());
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn holds_behind_a_stream() {
+    context();
+    let (stream, graph) = (new_stream(), new_graph());
+    hold(graph);
+    let exec = instantiate(graph);
+    ok!(cuGraphDestroy(graph));
+    let closed = GATE.lock().unwrap();
+    launch_behind_gate(exec, stream);
+    ok!(cuStreamDestroy_v2(stream));
+    ok!(cuGraphExecDestroy(exec));
+    assert_eq!(ends(), 0);
+    drop(closed);
+    ok!(cuCtxSynchronize());
+    assert_eq!(ends(), 1);
+}
+
+#[test]
+fn a_launch_in_a_destroyed_stream_keeps_what_its_graph_held() {
+    assert!(Stage::start("holds_behind_a_stream").finish());
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn gives_back() {
+    context();
+    // An update replaces what the executable graph holds.
+    let (first, second) = (new_graph(), new_graph());
+    hold(first);
+    hold(second);
+    let exec = instantiate(first);
+    ok!(cuGraphDestroy(first));
+    let mut info = CUgraphExecUpdateResultInfo::default();
+    ok!(cuGraphExecUpdate_v2(exec, second, &mut info));
+    assert_eq!(ends(), 1);
+    ok!(cuGraphDestroy(second));
+    ok!(cuGraphExecDestroy(exec));
+    assert_eq!(ends(), 2);
+
+    // A graph whose capture has failed is gone: work of the second stream is not joined.
+    let (stream, other) = (new_stream(), new_stream());
+    let (mut event, mut graph) = (null_mut(), null_mut());
+    ok!(cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING));
+    begin_capture(stream);
+    let (mut status, mut id) = (0, 0);
+    let (mut after, mut count) = (std::ptr::null(), 0);
+    ok!(cuStreamGetCaptureInfo_v2(
+        stream,
+        &mut status,
+        &mut id,
+        &mut graph,
+        &mut after,
+        &mut count
+    ));
+    hold(graph);
+    ok!(cuEventRecord(event, stream));
+    ok!(cuStreamWaitEvent(other, event, 0));
+    ok!(cuLaunchHostFunc(other, Some(pass), null_mut()));
+    // SAFETY: the pointer is to a live variable.
+    let ended = unsafe { cuStreamEndCapture(stream, &mut graph) };
+    assert_eq!(ended, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    assert_eq!(ends(), 3);
+}
+
+#[test]
+fn updates_and_failed_captures_give_back_what_was_held() {
+    assert!(Stage::start("gives_back").finish());
+}

@@ -45,6 +45,10 @@ unsafe extern "C" {
         flags: c_uint,
     ) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
+    fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult;
+    fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
+    fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult;
+    fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
     fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
@@ -234,4 +238,70 @@ fn gives_back() {
 #[test]
 fn updates_and_failed_captures_give_back_what_was_held() {
     assert!(Stage::start("gives_back").finish());
+}
+
+/// A graph whose only node allocates, and the address of the memory.
+fn allocating(stream: CUstream) -> (CUgraph, CUdeviceptr) {
+    let (mut graph, mut address) = (null_mut(), 0);
+    begin_capture(stream);
+    ok!(cuMemAllocAsync(&mut address, 64, stream));
+    ok!(cuStreamEndCapture(stream, &mut graph));
+    (graph, address)
+}
+
+/// Whether memory can be written to.
+fn is_there(address: CUdeviceptr) -> bool {
+    let bytes = [7u8; 64];
+    // SAFETY: the buffer is live; the address is a number.
+    let status = unsafe { cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), 64) };
+    assert!(matches!(status, CUDA_SUCCESS | CUDA_ERROR_INVALID_VALUE));
+    status == CUDA_SUCCESS
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn allocates() {
+    context();
+    let stream = new_stream();
+    let (graph, address) = allocating(stream);
+    let exec = instantiate(graph);
+    // SAFETY: the address is a number.
+    let free = || unsafe { cuMemFreeAsync(address, stream) };
+    assert_eq!(free(), CUDA_ERROR_INVALID_VALUE, "before a launch");
+    for _ in 0..3 {
+        ok!(cuGraphLaunch(exec, stream));
+        assert!(is_there(address));
+        assert_eq!(free(), CUDA_SUCCESS);
+        assert_eq!(free(), CUDA_ERROR_INVALID_VALUE, "twice");
+    }
+    ok!(cuGraphLaunch(exec, stream));
+    ok!(cuMemFree_v2(address));
+    ok!(cuGraphDestroy(graph));
+    assert!(is_there(address), "the executable graph has it");
+    ok!(cuGraphExecDestroy(exec));
+    assert!(!is_there(address));
+
+    // Memory in use is the program's when the graphs are gone.
+    let (graph, address) = allocating(stream);
+    let exec = instantiate(graph);
+    ok!(cuGraphLaunch(exec, stream));
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphDestroy(graph));
+    assert!(is_there(address));
+    ok!(cuMemFree_v2(address));
+    assert!(!is_there(address));
+
+    // A graph that was never launched.
+    let (graph, address) = allocating(stream);
+    ok!(cuGraphDestroy(graph));
+    assert!(!is_there(address));
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
+fn memory_of_a_graph_stays_for_its_next_launch_and_goes_with_it() {
+    let stage = Stage::start("allocates");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    assert!(device.lock().unwrap().memory.is_empty());
 }

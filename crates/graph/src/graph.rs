@@ -239,6 +239,13 @@ impl Graph {
         })
     }
 
+    /// Visits the nodes that allocate or free memory, in it and in all graphs within it.
+    pub fn memory_nodes<'g>(&'g self, visit: &mut dyn FnMut(&'g NodeKind)) {
+        for node in self.nodes.values() {
+            node.kind.memory_nodes(visit);
+        }
+    }
+
     /// Visits the kernel launches in it and in all graphs within it.
     pub fn kernels<'g>(&'g self, visit: &mut dyn FnMut(&'g KernelNode)) {
         for node in self.nodes.values() {

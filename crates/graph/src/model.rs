@@ -119,6 +119,15 @@ impl NodeKind {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
+    /// Visits itself, or those of a graph in it, if they allocate or free memory.
+    pub fn memory_nodes<'n>(&'n self, visit: &mut dyn FnMut(&'n Self)) {
+        match self {
+            Self::ChildGraph(child) => child.memory_nodes(visit),
+            kind if kind.is_memory() => visit(kind),
+            _ => {}
+        }
+    }
+
     /// Whether it allocates or frees memory: such graphs have one instance and no clones.
     pub fn is_memory(&self) -> bool {
         matches!(self, Self::MemAlloc(_) | Self::MemFree(_))

@@ -25,9 +25,8 @@ driver_api! {
 
     fn cuGraphDestroy(graph: sys::CUgraph) {
         let session = session()?;
-        let held = session.graphs.lock().destroy(of(graph))?;
-        session.graphs.objects.release_all(held);
-        Ok(())
+        let left = session.graphs.lock().destroy(of(graph))?;
+        session.graphs.let_go(&session.memory, left)
     }
 
     fn cuGraphClone(clone: Out<sys::CUgraph>, graph: sys::CUgraph) {
@@ -49,9 +48,8 @@ driver_api! {
 
     fn cuGraphDestroyNode(node: sys::CUgraphNode) {
         let session = session()?;
-        let held = session.graphs.lock().remove_node(of(node))?;
-        session.graphs.objects.release_all(held);
-        Ok(())
+        let left = session.graphs.lock().remove_node(of(node))?;
+        session.graphs.let_go(&session.memory, left)
     }
 
     fn cuGraphNodeGetType(node: sys::CUgraphNode, kind: Out<sys::CUgraphNodeType>) {

@@ -70,9 +70,10 @@ driver_api! {
 
     fn cuGraphExecDestroy(exec: sys::CUgraphExec) {
         let session = session()?;
-        let gone = session.graphs.lock().execs.remove(&of(exec)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let (gone, memory) = session.graphs.lock().remove_exec(of(exec))?;
         let destroyed = lower::destroy(session, of(exec), &gone);
         session.graphs.objects.release_after(gone.held, gone.last)?;
+        memory.let_go(&session.memory)?;
         destroyed
     }
 
@@ -88,9 +89,8 @@ driver_api! {
         let stream = session.streams.resolve(stream)?;
         {
             let mut graphs = session.graphs.lock();
-            let launched = graphs.exec(exec)?;
-            lower::refresh(session, of(exec), launched)?;
-            launched.last = Some(stream);
+            lower::refresh(session, of(exec), graphs.exec(exec)?)?;
+            graphs.launched(of(exec), stream)?;
         }
         session.managed.before_work(stream)?;
         link::post(&Op::GraphLaunch { exec: of(exec), stream })

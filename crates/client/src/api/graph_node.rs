@@ -329,8 +329,8 @@ pub(super) fn kernel(node: GraphNodeId) -> Result<KernelNode> {
     }
 }
 
-/// Memory for an allocation node. It is allocated now and for the rest of the program: every launch of the graph gets
-/// the same memory.
+/// Memory for an allocation node. It is allocated now and for as long as a graph has the node: every launch gets the same
+/// memory.
 pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAllocNode> {
     let session = session()?;
     let context = current()?;
@@ -348,9 +348,10 @@ pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAlloc
     session.memory.insert(Block::new(
         address,
         bytes,
-        Kind::Pool(pool.handle),
+        Kind::Graph(pool.handle),
         &context,
     ));
+    session.graphs.lock().memory.insert(address);
     Ok(MemAllocNode {
         device,
         bytes,

@@ -58,6 +58,7 @@ driver_api! {
                 session.memory.remove(address, free)?;
                 link::ask(&Op::MemFree { address }, link::nothing)
             }
+            Kind::Graph(_) => session.graphs.lock().memory.free(address),
             Kind::Imported(_) => session.opened.close(&session.memory, address, block.kind),
             _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
         }
@@ -99,8 +100,10 @@ driver_api! {
         }
         let stream = session.streams.resolve(stream)?;
         let address = Address::from_raw(address);
-        if let Some(block) = session.memory.find(address).filter(|it| matches!(it.kind, Kind::Imported(_))) {
-            return session.opened.close_async(&session.memory, (address, block.kind), stream);
+        match session.memory.find(address).map(|block| block.kind) {
+            Some(kind @ Kind::Imported(_)) => return session.opened.close_async(&session.memory, (address, kind), stream),
+            Some(Kind::Graph(_)) => return session.graphs.lock().memory.free(address),
+            _ => {}
         }
         session.memory.remove(address, |block| matches!(block.kind, Kind::Device | Kind::Pool(_)))?;
         link::post(&Op::MemFreeAsync { address, stream })

@@ -86,7 +86,7 @@ fn put_attribute(data: Out<c_void>, attribute: c_uint, address: u64, block: &Blo
             .set(sys::CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         sys::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             let pool = match block.kind {
-                Kind::Pool(pool) | Kind::Imported(pool) => pool,
+                Kind::Pool(pool) | Kind::Graph(pool) | Kind::Imported(pool) => pool,
                 _ => PoolId::NULL,
             };
             data.cast().set(pool.raw())

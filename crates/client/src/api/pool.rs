@@ -162,6 +162,7 @@ fn device_of(
 
 /// Bytes of the pool's memory.
 fn used(session: &Session, pool: &Pool) -> u64 {
-    let of_pool = |block: &Block| block.kind == Kind::Pool(pool.handle);
+    let kinds = [Kind::Pool(pool.handle), Kind::Graph(pool.handle)];
+    let of_pool = |block: &Block| kinds.contains(&block.kind);
     session.memory.sum(of_pool)
 }

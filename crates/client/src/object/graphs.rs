@@ -16,6 +16,8 @@ use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::handles;
+use crate::object::graph_memory::{GraphMemory, Orphans};
+use crate::object::mirror::Mirror;
 use crate::object::user_objects::{HeldObjects, UserObjects};
 use crate::result::Result;
 
@@ -49,6 +51,18 @@ pub struct State {
     pub captures: Captures,
     /// References of each of the program's graphs to user objects.
     held: HashMap<GraphId, HeldObjects>,
+    /// Memory of allocation nodes.
+    pub memory: GraphMemory,
+}
+
+/// What a graph or node that is gone leaves.
+#[derive(Debug)]
+#[must_use = "what it leaves has to be let go"]
+pub struct Left {
+    /// Its references to user objects.
+    pub held: HeldObjects,
+    /// Memory that it allocated.
+    pub memory: Orphans,
 }
 
 type Name = (GraphId, Vec<NodeId>);
@@ -79,6 +93,8 @@ pub struct Exec {
     pub held: HeldObjects,
     /// The stream of its last launch. Its launches run one after another, so that all have ended when the last has.
     pub last: Option<StreamRef>,
+    /// Whether it allocates or frees memory.
+    pub has_memory: bool,
 }
 
 /// A piece of shared memory and the callback that copies from or to it.
@@ -107,6 +123,12 @@ impl Graphs {
     /// Locks the graphs for reading and changing.
     pub fn lock(&self) -> Changing<'_> {
         Changing(self.state.lock())
+    }
+
+    /// Lets go what a graph or node has left. Called without the lock.
+    pub fn let_go(&self, memory: &Mirror, left: Left) -> Result {
+        self.objects.release_all(left.held);
+        left.memory.let_go(memory)
     }
 
     /// To be called before a stream is destroyed, whose work goes on to its end: keeps what its launches use until then.
@@ -198,13 +220,12 @@ impl State {
         root.inner_mut(path).map_err(refused)
     }
 
-    /// Forgets a graph, its nodes and the graphs inside it. The caller releases its references, which are returned, without
-    /// the lock.
-    pub fn destroy(&mut self, handle: GraphId) -> Result<HeldObjects> {
+    /// Forgets a graph, its nodes and the graphs inside it. What it leaves is for [`Graphs::let_go`].
+    pub fn destroy(&mut self, handle: GraphId) -> Result<Left> {
         if !matches!(self.graphs.get(&handle), Some((root, _)) if *root == handle) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        self.roots.remove(&handle);
+        let graph = self.roots.remove(&handle).unwrap_or_default();
         let inside: HashSet<GraphId> = self
             .graphs
             .iter()
@@ -217,7 +238,36 @@ impl State {
         self.nodes.retain(|_, (graph, _)| !inside.contains(graph));
         self.node_handles
             .retain(|(graph, _), _| !inside.contains(graph));
-        Ok(self.held.remove(&handle).unwrap_or_default())
+        Ok(Left {
+            held: self.held.remove(&handle).unwrap_or_default(),
+            memory: self.orphans(&NodeKind::ChildGraph(Box::new(graph))),
+        })
+    }
+
+    /// Memory that only what is `gone` allocated.
+    fn orphans(&mut self, gone: &NodeKind) -> Orphans {
+        let execs = self.execs.values().map(|exec| &exec.graph);
+        self.memory.orphans(gone, self.roots.values().chain(execs))
+    }
+
+    /// Takes an executable graph out, with the memory that only it allocated.
+    pub fn remove_exec(&mut self, exec: ExecId) -> Result<(Exec, Orphans)> {
+        let exec = self.execs.remove(&exec);
+        let mut exec = exec.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let gone = NodeKind::ChildGraph(Box::new(std::mem::take(&mut exec.graph)));
+        let orphans = self.orphans(&gone);
+        Ok((exec, orphans))
+    }
+
+    /// An executable graph is launched in a stream.
+    pub fn launched(&mut self, exec: ExecId, stream: StreamRef) -> Result {
+        let exec = self.execs.get_mut(&exec);
+        let exec = exec.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        exec.last = Some(stream);
+        if exec.has_memory {
+            self.memory.launched(&exec.graph);
+        }
+        Ok(())
     }
 
     /// The references to user objects of a graph, and the way to it from its root.
@@ -273,17 +323,17 @@ impl State {
         self.graph_mut(graph)?.set(node, kind).map_err(refused)
     }
 
-    /// Removes a node from its graph. The caller releases the references of a graph inside it, which are returned, without
-    /// the lock.
-    pub fn remove_node(&mut self, handle: GraphNodeId) -> Result<HeldObjects> {
+    /// Removes a node from its graph. What it leaves is for [`Graphs::let_go`].
+    pub fn remove_node(&mut self, handle: GraphNodeId) -> Result<Left> {
         let (graph, node) = self.node(handle)?;
-        self.graph_mut(graph)?.remove(node).map_err(refused)?;
+        let removed = self.graph_mut(graph)?.remove(node).map_err(refused)?;
         let (held, mut way) = self.held_mut(graph)?;
         way.push(node);
         let held = held.exchange(&way, HeldObjects::default());
         self.nodes.remove(&handle);
         self.node_handles.remove(&(graph, node));
-        Ok(held)
+        let memory = self.orphans(&removed.kind);
+        Ok(Left { held, memory })
     }
 
     /// The handle of the graph inside a child-graph node.

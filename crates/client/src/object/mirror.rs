@@ -19,6 +19,8 @@ pub enum Kind {
     Device,
     /// Allocated in stream order, from this pool.
     Pool(PoolId),
+    /// Of an allocation node, shown as memory of this pool.
+    Graph(PoolId),
     /// Physical memory mapped into a reservation.
     Mapped(MemoryId),
     /// An allocation of another process.
@@ -145,10 +147,22 @@ impl Mirror {
         }
     }
 
+    /// Makes memory of an allocation node memory of its pool, because its graphs are gone.
+    pub fn leave_graph(&self, address: Address) {
+        if let Some(block) = self.0.write().get_mut(&address)
+            && let Kind::Graph(pool) = block.kind
+        {
+            Arc::make_mut(block).kind = Kind::Pool(pool);
+        }
+    }
+
     /// Forgets the device memory of a context.
     pub fn forget(&self, context: ContextId) {
         let goes = |block: &Block| {
-            let kind = matches!(block.kind, Kind::Device | Kind::Pool(_) | Kind::Variable(_));
+            let kind = matches!(
+                block.kind,
+                Kind::Device | Kind::Pool(_) | Kind::Graph(_) | Kind::Variable(_)
+            );
             block.context == context && kind
         };
         self.0.write().retain(|_, block| !goes(block));

@@ -5,6 +5,7 @@ pub mod context;
 pub mod copy;
 pub mod devices;
 pub mod event;
+pub mod graph_memory;
 pub mod graphs;
 pub mod host;
 pub mod managed;

@@ -266,7 +266,9 @@ pub fn begin(
         .captures
         .begin(key(&stream), mode, thread(), into, after);
     if begun.is_err() && graph.is_none() {
-        graphs.destroy(into)?;
+        let left = graphs.destroy(into)?;
+        drop(graphs);
+        session.graphs.let_go(&session.memory, left)?;
     }
     begun.map(|_| ()).map_err(CaptureError::code)
 }
@@ -286,9 +288,9 @@ pub fn end(session: &Session, stream: sys::CUstream) -> Result<GraphId> {
     let ended = graphs.captures.end(stream.handle, thread(), &graph);
     let over = graphs.captures.status(stream.handle) == CaptureStatus::None;
     if ended.is_err() && over {
-        let held = graphs.destroy(name)?;
+        let left = graphs.destroy(name)?;
         drop(graphs);
-        session.graphs.objects.release_all(held);
+        session.graphs.let_go(&session.memory, left)?;
     }
     ended.map_err(CaptureError::code)
 }

@@ -125,6 +125,7 @@ pub fn create(
     flags: u64,
 ) -> Result<(ExecId, Exec)> {
     let handle = handles::fresh();
+    let has_memory = graph.has_memory_nodes();
     let mut exec = Exec {
         context: context.handle,
         graph,
@@ -136,6 +137,7 @@ pub fn create(
         bounces: HashMap::new(),
         held: HeldObjects::default(),
         last: None,
+        has_memory,
     };
     let encoded = encode(session, &mut exec)?;
     instantiate(handle, &exec, &encoded)?;

@@ -33,7 +33,7 @@ type Agent = Connection<FromAgent, ToAgent>;
 /// What the worker holds; it survives a detachment, as the real one's does.
 #[derive(Default)]
 pub struct Device {
-    memory: BTreeMap<Address, Vec<u8>>,
+    pub memory: BTreeMap<Address, Vec<u8>>,
     regions: HashMap<Address, (u64, OwnedFd)>,
     next: Address,
     pub launches: Vec<(u64, [u32; 3], Vec<u8>)>,

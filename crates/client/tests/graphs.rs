@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use support::Stage;
-use support::driver::{cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuStreamCreate};
+use support::driver::{cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuMemAlloc_v2, cuStreamCreate};
 
 unsafe extern "C" {
     fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
@@ -36,8 +36,16 @@ unsafe extern "C" {
         graph: CUgraph,
         info: *mut CUgraphExecUpdateResultInfo,
     ) -> CUresult;
+    fn cuGraphExecMemcpyNodeSetParams(
+        exec: CUgraphExec,
+        node: CUgraphNode,
+        copy: *const CUDA_MEMCPY3D,
+        context: CUcontext,
+    ) -> CUresult;
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CUresult;
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult;
+    fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, copy: *mut CUDA_MEMCPY3D) -> CUresult;
     fn cuGraphRetainUserObject(
         graph: CUgraph,
         object: CUuserObject,
@@ -48,6 +56,14 @@ unsafe extern "C" {
     fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult;
     fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult;
+    fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream)
+    -> CUresult;
+    fn cuMemcpyHtoDAsync_v2(
+        to: CUdeviceptr,
+        from: *const c_void,
+        size: usize,
+        stream: CUstream,
+    ) -> CUresult;
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
     fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
@@ -71,10 +87,11 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 
-fn context() {
+fn context() -> CUcontext {
     let mut context = null_mut();
     ok!(cuInit(0));
     ok!(cuCtxCreate_v2(&mut context, 0, 0));
+    context
 }
 
 fn new_stream() -> CUstream {
@@ -304,4 +321,52 @@ fn memory_of_a_graph_stays_for_its_next_launch_and_goes_with_it() {
     let device = stage.device.clone();
     assert!(stage.finish());
     assert!(device.lock().unwrap().memory.is_empty());
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn sets_copies() {
+    let (context, stream) = (context(), new_stream());
+    let (mut first, mut second) = (0, 0);
+    ok!(cuMemAlloc_v2(&mut first, 64));
+    ok!(cuMemAlloc_v2(&mut second, 64));
+    let bytes = [7u8; 64];
+    let (from, mut graph) = (bytes.as_ptr(), null_mut());
+    begin_capture(stream);
+    ok!(cuMemcpyHtoDAsync_v2(first, from.cast(), 64, stream));
+    ok!(cuMemcpyAsync(second, first, 32, stream));
+    ok!(cuStreamEndCapture(stream, &mut graph));
+    let exec = instantiate(graph);
+    let (mut nodes, mut count) = ([null_mut(); 2], 2);
+    ok!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
+    for (node, source) in nodes
+        .into_iter()
+        .zip([CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE])
+    {
+        let mut copy = CUDA_MEMCPY3D::default();
+        ok!(cuGraphMemcpyNodeGetParams(node, &mut copy));
+        let kinds = (copy.srcMemoryType, copy.dstMemoryType);
+        assert_eq!(kinds, (source, CU_MEMORYTYPE_DEVICE));
+        copy.dstDevice = second + 32;
+        copy.WidthInBytes = 16;
+        let set = |copy: &CUDA_MEMCPY3D| {
+            // SAFETY: the structure is live.
+            unsafe { cuGraphExecMemcpyNodeSetParams(exec, node, copy, context) }
+        };
+        assert_eq!(set(&copy), CUDA_SUCCESS);
+        // The address tells the same kind.
+        copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+        assert_eq!(set(&copy), CUDA_SUCCESS);
+        copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+        copy.dstHost = from.cast_mut().cast();
+        assert_eq!(set(&copy), CUDA_ERROR_INVALID_VALUE, "another direction");
+    }
+    ok!(cuGraphLaunch(exec, stream));
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
+fn captured_copies_take_other_addresses_and_keep_their_direction() {
+    assert!(Stage::start("sets_copies").finish());
 }

@@ -237,7 +237,9 @@ pub(super) fn issue(
         return with_current(|context| Ok(Some(legacy(context))));
     };
     let node = || {
-        let (src, dst) = (from.node_end(), to.node_end());
+        let context = session.streams.context_of(stream)?.handle;
+        let end = |corner: Corner| corner.node_end(&session.memory, context);
+        let (src, dst) = (end(from), end(to));
         let Extent {
             width,
             height,

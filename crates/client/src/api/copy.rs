@@ -114,11 +114,12 @@ pub(super) fn issue(
 ) -> Result {
     let size = size as u64;
     let node = || {
-        Ok(NodeKind::Memcpy(Copy::linear(
-            to.node_end(),
-            from.node_end(),
-            size,
-        )))
+        let context = session.streams.context_of(stream)?.handle;
+        let (to, from) = (
+            to.node_end(&session.memory, context),
+            from.node_end(&session.memory, context),
+        );
+        Ok(NodeKind::Memcpy(Copy::linear(to, from, size)))
     };
     if capture::add(session, stream, node)? {
         return Ok(());

@@ -13,6 +13,7 @@ use crate::args::In;
 use crate::handles::{of, to_pointer};
 use crate::link::fault;
 use crate::object::context::{current, with_current};
+use crate::object::copy::place_of;
 use crate::object::session::session;
 use crate::result::Result;
 use crate::work::launch::with_params;
@@ -114,7 +115,11 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
     let end = |kind, host: u64, device: u64, array: sys::CUarray| match kind {
         sys::CU_MEMORYTYPE_HOST => Ok((Place::Host, host)),
         sys::CU_MEMORYTYPE_DEVICE => Ok((Place::Device, device)),
-        sys::CU_MEMORYTYPE_UNIFIED => Ok((Place::Unified, device)),
+        // The runtime accepts no such answer when it asks for the node's parameters.
+        sys::CU_MEMORYTYPE_UNIFIED => {
+            let place = place_of(&session()?.memory, Address::from_raw(device));
+            Ok((place, device))
+        }
         sys::CU_MEMORYTYPE_ARRAY => Ok((Place::Array, session()?.arrays.get(array)?.handle.raw())),
         _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
     };
@@ -174,19 +179,6 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
     })
 }
 
-/// An end of a copy with the memory type that its address has: the runtime accepts no other answer.
-fn placed(end: &CopyEnd) -> CopyEnd {
-    let mut end = *end;
-    if end.place == Place::Unified {
-        let block = session()
-            .ok()
-            .and_then(|session| session.memory.find(Address::from_raw(end.address)));
-        let device = block.is_some_and(|block| !block.is_host());
-        end.place = if device { Place::Device } else { Place::Host };
-    }
-    end
-}
-
 /// A copy as the API's structure.
 pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
     let kind = |place| match place {
@@ -194,11 +186,6 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
         Place::Device => sys::CU_MEMORYTYPE_DEVICE,
         Place::Unified => sys::CU_MEMORYTYPE_UNIFIED,
         Place::Array => sys::CU_MEMORYTYPE_ARRAY,
-    };
-    let copy = &Copy {
-        src: placed(&copy.src),
-        dst: placed(&copy.dst),
-        ..*copy
     };
     let device =
         |end: &CopyEnd| matches!(end.place, Place::Device | Place::Unified).then_some(end.address);

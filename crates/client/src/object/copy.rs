@@ -68,15 +68,16 @@ impl End {
         }
     }
 
-    /// The end of a copy in a graph.
-    pub fn node_end(self) -> CopyEnd {
-        match self {
-            Self::Address(address) => CopyEnd::linear(fermata_graph::Place::Unified, address.raw()),
+    /// The end of a copy in a graph, in the context of the stream that is captured.
+    pub fn node_end(self, memory: &Mirror, context: ContextId) -> CopyEnd {
+        let end = match self {
+            Self::Address(address) => CopyEnd::linear(place_of(memory, address), address.raw()),
             Self::Private(pointer) => CopyEnd::linear(
                 fermata_graph::Place::Host,
                 pointer.expose_provenance() as u64,
             ),
-        }
+        };
+        CopyEnd { context, ..end }
     }
 
     fn forward(self, by: u64) -> Place<'static> {
@@ -84,6 +85,15 @@ impl End {
             Self::Address(address) => Place::Address(address + by),
             Self::Private(_) => Place::Blob(Blob::Inline(&[])),
         }
+    }
+}
+
+/// The kind of memory at an address whose kind the program does not name. Nodes of graphs have it from the beginning, because
+/// it must stay when their parameters change.
+pub fn place_of(memory: &Mirror, address: Address) -> fermata_graph::Place {
+    match memory.find(address) {
+        Some(block) if !block.is_host() => fermata_graph::Place::Device,
+        _ => fermata_graph::Place::Host,
     }
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //! A box with a side in ordinary memory is copied in pieces of whole rows of one slice.
 
-use fermata_abi::op::{Address, ArrayId, Blob, Extent, Op, Pitch, Place, StreamRef};
+use fermata_abi::op::{Address, ArrayId, Blob, ContextId, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::CopyEnd;
 
@@ -104,15 +104,16 @@ impl Corner {
         Ok(Self::Memory { end, pitch, rows })
     }
 
-    /// The end of a copy in a graph.
-    pub fn node_end(&self) -> CopyEnd {
+    /// The end of a copy in a graph, in the context of the stream that is captured.
+    pub fn node_end(&self, known: &Mirror, context: ContextId) -> CopyEnd {
         match *self {
             Self::Memory { end, pitch, rows } => CopyEnd {
                 pitch,
                 height: rows,
-                ..end.node_end()
+                ..end.node_end(known, context)
             },
             Self::Array { array, x, y, z } => CopyEnd {
+                context,
                 x_bytes: x,
                 y,
                 z,

@@ -76,6 +76,15 @@ unsafe extern "C" {
         after: *mut *const CUgraphNode,
         count: *mut usize,
     ) -> CUresult;
+    fn cuStreamGetCaptureInfo_v3(
+        stream: CUstream,
+        status: *mut CUstreamCaptureStatus,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        after: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) -> CUresult;
     fn cuStreamSynchronize(stream: CUstream) -> CUresult;
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult;
     fn cuUserObjectCreate(
@@ -369,4 +378,43 @@ fn sets_copies() {
 #[test]
 fn captured_copies_take_other_addresses_and_keep_their_direction() {
     assert!(Stage::start("sets_copies").finish());
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn lists() {
+    context();
+    let stream = new_stream();
+    begin_capture(stream);
+    ok!(cuLaunchHostFunc(stream, Some(pass), null_mut()));
+    let (mut status, mut id, mut graph, mut count) = (0, 0, null_mut(), 0);
+    let (mut after, mut edges) = (std::ptr::null(), std::ptr::null());
+    ok!(cuStreamGetCaptureInfo_v3(
+        stream,
+        &mut status,
+        &mut id,
+        &mut graph,
+        &mut after,
+        &mut edges,
+        &mut count
+    ));
+    let (mut node, mut nodes) = (null_mut(), 1);
+    ok!(cuGraphGetNodes(graph, &mut node, &mut nodes));
+    assert!(!after.is_null() && !edges.is_null());
+    // SAFETY: the library has returned lists of `count` entries, which stay until the next such call.
+    let (after, edges) = unsafe {
+        (
+            std::slice::from_raw_parts(after, count),
+            std::slice::from_raw_parts(edges, count),
+        )
+    };
+    assert_eq!(after, [node]);
+    let edge = (edges[0].from_port, edges[0].to_port, edges[0].type_);
+    assert_eq!(edge, (0, 0, 0));
+    ok!(cuStreamEndCapture(stream, &mut graph));
+}
+
+#[test]
+fn dependencies_of_a_capture_come_with_their_edges() {
+    assert!(Stage::start("lists").finish());
 }

@@ -1,11 +1,9 @@
 //! Exported functions for stream capture.
 
 use core::ffi::c_uint;
-use fermata_abi::op::StreamId;
 
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{CaptureError, CaptureStatus, NodeId};
-use parking_lot::Mutex;
 
 use super::graph::ids;
 use crate::args::{In, Out};
@@ -54,7 +52,8 @@ driver_api! {
         status: Out<sys::CUstreamCaptureStatus>,
         id: Out<sys::cuuint64_t>,
     ) {
-        info(stream, status, id, Out::null(), Out::null(), Out::null())
+        let none = (Out::null(), Out::null(), Out::null());
+        info(stream, status, id, Out::null(), none)
     }
 
     fn cuStreamGetCaptureInfo_v2(
@@ -65,7 +64,7 @@ driver_api! {
         after: Out<*const sys::CUgraphNode>,
         count: Out<usize>,
     ) {
-        info(stream, status, id, graph, after, count)
+        info(stream, status, id, graph, (after, Out::null(), count))
     }
 
     fn cuStreamGetCaptureInfo_v3(
@@ -78,7 +77,7 @@ driver_api! {
         count: Out<usize>,
     ) {
         edges.set_if_wanted(core::ptr::null());
-        info(stream, status, id, graph, after, count)
+        info(stream, status, id, graph, (after, edges, count))
     }
 
     fn cuStreamUpdateCaptureDependencies(
@@ -120,16 +119,19 @@ fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
     })
 }
 
-/// The node list that was last returned for each stream; it stays valid until the next such call for the stream.
-static LISTS: Mutex<Vec<(StreamId, Vec<usize>)>> = Mutex::new(Vec::new());
+/// Where the nodes that a capture depends on, the edges from them and their number are returned.
+type ListOut = (
+    Out<*const sys::CUgraphNode>,
+    Out<*const sys::CUgraphEdgeData>,
+    Out<usize>,
+);
 
 fn info(
     stream: sys::CUstream,
     status: Out<sys::CUstreamCaptureStatus>,
     id: Out<sys::cuuint64_t>,
     graph: Out<sys::CUgraph>,
-    after: Out<*const sys::CUgraphNode>,
-    count: Out<usize>,
+    (after, edges, count): ListOut,
 ) -> Result {
     fault::check_current()?;
     let session = session()?;
@@ -141,23 +143,25 @@ fn info(
     let stream = session
         .streams
         .get(stream)?
-        .ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?
-        .handle;
+        .ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?;
     let mut graphs = session.graphs.lock();
-    let found = graphs.captures.info(stream).map_err(CaptureError::code)?;
+    let found = graphs
+        .captures
+        .info(stream.handle)
+        .map_err(CaptureError::code)?;
     let nodes: Vec<usize> = found
         .dependencies
         .iter()
         .map(|node| graphs.node_handle(found.graph, *node).raw() as usize)
         .collect();
-    let mut lists = LISTS.lock();
-    lists.retain(|(of, _)| *of != stream);
+    let listed = &mut *stream.listed.lock();
+    listed.edges = vec![Default::default(); nodes.len()];
+    listed.nodes = nodes;
     id.set_if_wanted(found.id);
     graph.set_if_wanted(to_pointer(found.graph));
-    count.set_if_wanted(nodes.len());
-    // The list stays until the next call for the stream.
-    after.set_if_wanted(nodes.as_ptr().cast());
-    lists.push((stream, nodes));
+    count.set_if_wanted(listed.nodes.len());
+    after.set_if_wanted(listed.nodes.as_ptr().cast());
+    edges.set_if_wanted(listed.edges.as_ptr().cast());
     Ok(())
 }
 

@@ -6,7 +6,9 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use fermata_abi::op::{ContextId, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamId, StreamRef};
-use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CUstream};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CUgraphEdgeData, CUstream,
+};
 use parking_lot::Mutex;
 
 use crate::handles::{self, Table};
@@ -34,6 +36,18 @@ pub struct Stream {
     pub priority: i32,
     /// Attributes the program has set, which are only remembered.
     pub attributes: Mutex<HashMap<u32, [u8; 64]>>,
+    /// The dependencies that were last returned for its capture.
+    pub listed: Mutex<Dependencies>,
+}
+
+/// What a capture's next node depends on, kept for as long as the program may read it: until the next such call for the
+/// stream, or the stream's end.
+#[derive(Debug, Default)]
+pub struct Dependencies {
+    /// Handles of nodes.
+    pub nodes: Vec<usize>,
+    /// The edge from each, as bytes of a `CUgraphEdgeData`; no edge has ports.
+    pub edges: Vec<[u8; size_of::<CUgraphEdgeData>()]>,
 }
 
 /// The thread's default streams, one for each context in which it has used one; they end with the thread.
@@ -74,6 +88,7 @@ impl Streams {
             flags,
             priority,
             attributes: Mutex::default(),
+            listed: Mutex::default(),
         });
         self.0.insert(handle, stream.clone());
         Ok(stream)

@@ -1,12 +1,10 @@
 //! Converts node parameters between the API's structures and the graph model.
 
 use core::ffi::c_void;
-use std::collections::HashMap;
 
 use fermata_abi::op::{Address, ArrayId, GraphNodeId};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{Copy, CopyEnd, KernelNode, MemsetNode, Place};
-use parking_lot::Mutex;
 
 use super::function::find;
 use crate::args::In;
@@ -14,6 +12,7 @@ use crate::handles::{of, to_pointer};
 use crate::link::fault;
 use crate::object::context::{current, with_current};
 use crate::object::copy::place_of;
+use crate::object::graphs::View;
 use crate::object::session::session;
 use crate::result::Result;
 use crate::work::launch::with_params;
@@ -52,15 +51,6 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
     })
 }
 
-/// A parameter block and pointers to the parameters in it, kept for as long as the program may read them.
-struct View {
-    block: Vec<u8>,
-    pointers: Vec<usize>,
-}
-
-/// The last view that was returned for each node.
-static VIEWS: Mutex<Option<HashMap<GraphNodeId, View>>> = Mutex::new(None);
-
 /// A kernel node as the API's structure, whose parameter list stays valid until the next such call for the node.
 pub(super) fn kernel_params(
     node: GraphNodeId,
@@ -75,7 +65,7 @@ pub(super) fn kernel_params(
     let at = |&(offset, _): &(u32, u32)| start.wrapping_add(offset as usize).expose_provenance();
     view.pointers = function.params.iter().map(at).collect();
     let pointers: *mut *mut c_void = view.pointers.as_mut_ptr().cast();
-    VIEWS.lock().get_or_insert_default().insert(node, view);
+    session()?.graphs.lock().views.insert(node, view);
     Ok(sys::CUDA_KERNEL_NODE_PARAMS {
         func: to_pointer(kernel.function),
         gridDimX: kernel.grid[0],

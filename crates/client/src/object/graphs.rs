@@ -45,6 +45,8 @@ pub struct State {
     graph_handles: HashMap<Name, GraphId>,
     nodes: HashMap<GraphNodeId, (GraphId, NodeId)>,
     node_handles: HashMap<(GraphId, NodeId), GraphNodeId>,
+    /// What was last returned of each kernel node's parameters.
+    pub views: HashMap<GraphNodeId, View>,
     /// Executable graphs.
     pub execs: HashMap<ExecId, Exec>,
     /// Captures in progress.
@@ -53,6 +55,16 @@ pub struct State {
     held: HashMap<GraphId, HeldObjects>,
     /// Memory of allocation nodes.
     pub memory: GraphMemory,
+}
+
+/// A parameter block and pointers to the parameters in it, kept for as long as the program may read them: until the next such
+/// call for the node, or the node's end.
+#[derive(Debug)]
+pub struct View {
+    /// The parameters.
+    pub block: Vec<u8>,
+    /// Addresses in `block`.
+    pub pointers: Vec<usize>,
 }
 
 /// What a graph or node that is gone leaves.
@@ -226,22 +238,34 @@ impl State {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let graph = self.roots.remove(&handle).unwrap_or_default();
+        self.forget_inside(handle, &[]);
+        Ok(Left {
+            held: self.held.remove(&handle).unwrap_or_default(),
+            memory: self.orphans(&NodeKind::ChildGraph(Box::new(graph))),
+        })
+    }
+
+    /// Forgets the handles of the graph at `way` from a root, of all inside it, and of their nodes.
+    fn forget_inside(&mut self, root: GraphId, way: &[NodeId]) {
         let inside: HashSet<GraphId> = self
             .graphs
             .iter()
-            .filter(|(_, name)| name.0 == handle)
+            .filter(|(_, name)| name.0 == root && name.1.starts_with(way))
             .map(|(graph, _)| *graph)
             .collect();
         self.graphs.retain(|graph, _| !inside.contains(graph));
         self.graph_handles
             .retain(|_, graph| !inside.contains(graph));
-        self.nodes.retain(|_, (graph, _)| !inside.contains(graph));
         self.node_handles
             .retain(|(graph, _), _| !inside.contains(graph));
-        Ok(Left {
-            held: self.held.remove(&handle).unwrap_or_default(),
-            memory: self.orphans(&NodeKind::ChildGraph(Box::new(graph))),
-        })
+        let views = &mut self.views;
+        self.nodes.retain(|node, (graph, _)| {
+            let goes = inside.contains(graph);
+            if goes {
+                views.remove(node);
+            }
+            !goes
+        });
     }
 
     /// Memory that only what is `gone` allocated.
@@ -330,7 +354,10 @@ impl State {
         let (held, mut way) = self.held_mut(graph)?;
         way.push(node);
         let held = held.exchange(&way, HeldObjects::default());
+        let root = self.graphs.get(&graph).map_or(graph, |(root, _)| *root);
+        self.forget_inside(root, &way);
         self.nodes.remove(&handle);
+        self.views.remove(&handle);
         self.node_handles.remove(&(graph, node));
         let memory = self.orphans(&removed.kind);
         Ok(Left { held, memory })
@@ -396,5 +423,40 @@ impl State {
             None => exec.stale = exec.stale.max(Stale::Parameters),
         }
         inner.set(id, after).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A handle of a node in `graph`, of which a view is kept.
+    fn viewed(graphs: &mut State, graph: GraphId) -> GraphNodeId {
+        let nodes = graphs.graph(graph).unwrap().nodes();
+        let id = nodes.last().unwrap().0;
+        let node = graphs.node_handle(graph, id);
+        let (block, pointers) = (vec![0], vec![0]);
+        graphs.views.insert(node, View { block, pointers });
+        node
+    }
+
+    #[test]
+    fn views_go_with_their_nodes() {
+        let (mut graphs, mut inner, mut outer) = (State::default(), Graph::new(), Graph::new());
+        inner.add(NodeKind::Empty, &[]).unwrap();
+        let child = NodeKind::ChildGraph(Box::new(inner));
+        outer.add(NodeKind::Empty, &[]).unwrap();
+        let outer = graphs.create(outer);
+        viewed(&mut graphs, outer);
+        graphs.graph_mut(outer).unwrap().add(child, &[]).unwrap();
+        let node = viewed(&mut graphs, outer);
+        let inner = graphs.inner_handle(node).unwrap();
+        viewed(&mut graphs, inner);
+        assert_eq!(graphs.views.len(), 3);
+        let _ = graphs.remove_node(node).unwrap();
+        assert_eq!((graphs.views.len(), graphs.nodes.len()), (1, 1));
+        assert!(graphs.graph(inner).is_err());
+        let _ = graphs.destroy(outer).unwrap();
+        assert!(graphs.views.is_empty() && graphs.nodes.is_empty());
     }
 }

@@ -213,10 +213,10 @@ fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
 fn detach() {
     if let Some(session) = session::begun() {
         for block in host::shared(&session.memory) {
-            if let Err(errno) = host::detach(block.start, block.mapped) {
+            let (start, mapped) = block.pages();
+            if let Err(errno) = host::detach(start, mapped) {
                 notice::write(&format!(
-                    "cannot let go of host memory at {:#x}: {errno}",
-                    block.start
+                    "cannot let go of host memory at {start:#x}: {errno}"
                 ));
             }
         }
@@ -312,7 +312,7 @@ fn map_regions() -> Result<(), String> {
             Some((ToProgram::Region { address, size }, Some(file))) => {
                 let known = missing
                     .iter()
-                    .position(|block| (block.start, block.mapped) == (address, size));
+                    .position(|block| block.pages() == (address, size));
                 let known =
                     known.ok_or_else(|| format!("unknown region at {address:#x}, {size} bytes"))?;
                 let block = missing.swap_remove(known);

@@ -58,7 +58,8 @@ extern "C" fn in_child() {
     ORPHAN.store(true, Ordering::Relaxed);
     mirror::thaw(|block| {
         if block.kind == Kind::Host(HostKind::Registered) {
-            host::make_private(block.start, block.mapped);
+            let (start, mapped) = block.pages();
+            host::make_private(start, mapped);
         }
     });
     if let Some(link) = link::abandon() {

@@ -24,11 +24,10 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::link;
 use crate::object::context::Context;
-use crate::object::mirror::{Block, Kind, Mirror};
+use crate::object::mirror::{Block, Kind, Mirror, PAGE};
 use crate::object::shared_mapping::{self, Backing, Part};
 use crate::result::Result;
 
-const PAGE: u64 = 4096;
 /// Regions begin at multiples of this.
 const STEP: u64 = 64 << 10;
 /// Addresses that are tried for a region.
@@ -86,7 +85,7 @@ static LEAVING: Mutex<Vec<Arc<Block>>> = Mutex::new(Vec::new());
 
 /// Has the worker unmap a region that has been removed from the mirror, then calls `act` with it.
 fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
-    let address = block.start;
+    let (address, _) = block.pages();
     LEAVING.lock().push(Arc::clone(&block));
     let done = link::ask(&Op::HostUnmap { address }, link::nothing);
     LEAVING.lock().retain(|it| !Arc::ptr_eq(it, &block));
@@ -102,8 +101,8 @@ pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     blocks
 }
 
-/// Turns whole pages of ordinary memory into a shared region at their own address. Memory that other processes may share
-/// stays unchanged, and the worker maps the same file.
+/// Turns ordinary memory, with the rest of its first and its last page, into a shared region at its own address. Memory that
+/// other processes may share stays unchanged, and the worker maps the same file.
 ///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
@@ -126,7 +125,16 @@ pub unsafe fn register(
     match shared_mapping::at(start, mapped) {
         Backing::Private => {}
         Backing::Shared(part) => {
-            return register_shared(memory, context, (start, mapped), flags, &part);
+            register_shared(context, (start, mapped), flags, &part)?;
+            remember(
+                memory,
+                context,
+                (address, size),
+                mapped,
+                HostKind::Shared,
+                flags,
+            );
+            return Ok(());
         }
         Backing::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
@@ -154,20 +162,28 @@ pub unsafe fn register(
         make_private(start, mapped);
         return Err(status);
     }
-    let kind = Kind::Host(HostKind::Registered);
-    remember(memory, context, (start, mapped), kind, flags);
+    remember(
+        memory,
+        context,
+        (address, size),
+        mapped,
+        HostKind::Registered,
+        flags,
+    );
     Ok(())
 }
 
-/// Records a registered region. It covers whole pages: other data on the first and last page is shared as well.
+/// Records registered memory. Only the bytes that the program has registered are pinned memory: other data on their pages stays
+/// ordinary memory, of which a copy takes the bytes before the call returns.
 fn remember(
     memory: &Mirror,
     context: &Context,
-    (start, mapped): (Address, u64),
-    kind: Kind,
+    (address, size): (Address, u64),
+    mapped: u64,
+    kind: HostKind,
     flags: u32,
 ) {
-    let block = Block::new(start, mapped, kind, context);
+    let block = Block::new(address, size, Kind::Host(kind), context);
     memory.insert(Block {
         mapped,
         flags,
@@ -176,17 +192,13 @@ fn remember(
 }
 
 fn register_shared(
-    memory: &Mirror,
     context: &Context,
     (start, mapped): (Address, u64),
     flags: u32,
     part: &Part,
 ) -> Result {
-    let kind = HostKind::Shared;
     send_shared(start, mapped, part)?;
-    ask_to_map(context, start, mapped, kind, flags)?;
-    remember(memory, context, (start, mapped), Kind::Host(kind), flags);
-    Ok(())
+    ask_to_map(context, start, mapped, HostKind::Shared, flags)
 }
 
 fn send_shared(address: Address, size: u64, part: &Part) -> Result {
@@ -211,14 +223,17 @@ pub fn send_again(address: Address, size: u64) -> Result {
     }
 }
 
-/// Turns a registered region back into ordinary memory.
+/// Turns registered memory back into ordinary memory.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`: the address lies in registered memory, but that begins elsewhere.
 pub fn unregister(memory: &Mirror, address: Address) -> Result {
     let kinds = [HostKind::Registered, HostKind::Shared].map(Kind::Host);
-    let block = memory
-        .remove(address.align_down(PAGE), |block| {
-            kinds.contains(&block.kind)
-        })
-        .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let is_registered = |block: &Block| kinds.contains(&block.kind);
+    if !memory.holds(address, 1, is_registered) {
+        return Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    }
+    let block = memory.remove(address, is_registered)?;
     match block.kind {
         Kind::Host(HostKind::Shared) => give_up(block, |_| ()),
         _ => make_ordinary(block),
@@ -227,7 +242,10 @@ pub fn unregister(memory: &Mirror, address: Address) -> Result {
 
 /// Ends the sharing of a region that has been removed from the mirror; the program keeps its content at its address.
 pub fn make_ordinary(block: Arc<Block>) -> Result {
-    give_up(block, |block| make_private(block.start, block.mapped))
+    give_up(block, |block| {
+        let (start, mapped) = block.pages();
+        make_private(start, mapped);
+    })
 }
 
 /// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.

@@ -12,6 +12,9 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::result::Result;
 
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+
 /// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -40,7 +43,7 @@ pub struct Block {
     pub start: Address,
     /// Bytes, as the program asked for them.
     pub size: u64,
-    /// Bytes that are mapped, for host memory; else 0.
+    /// Bytes of the whole pages that are mapped, for host memory; else 0. See [`Block::pages`].
     pub mapped: u64,
     /// Its kind.
     pub kind: Kind,
@@ -85,6 +88,12 @@ impl Block {
     /// Whether it is host memory.
     pub fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host(_))
+    }
+
+    /// The first byte and the size of the whole pages that host memory is mapped in. Around registered memory they hold other
+    /// data of the program, too.
+    pub fn pages(&self) -> (Address, u64) {
+        (self.start.align_down(PAGE), self.mapped)
     }
 
     /// Whether `len` bytes from `address` lie inside.
@@ -199,10 +208,13 @@ impl Mirror {
             .sum()
     }
 
-    /// Whether any block overlaps the range.
+    /// Whether any block, or a page that one is mapped in, overlaps the range.
     pub fn overlaps(&self, start: Address, len: u64) -> bool {
         let map = self.0.read();
         let before = map.range(..start.saturating_add(len)).next_back();
-        before.is_some_and(|(_, block)| block.start + block.size.max(block.mapped) > start)
+        before.is_some_and(|(_, block)| {
+            let (first, mapped) = block.pages();
+            (block.start + block.size).max(first + mapped) > start
+        })
     }
 }

@@ -1,0 +1,98 @@
+//! Registered memory that does not fill its pages. Each program is a process of its own: an ignored test of this binary, which its
+//! stage starts.
+
+#![allow(clippy::unwrap_used)]
+
+// Each test binary uses a part of it.
+#[allow(dead_code)]
+#[macro_use]
+mod support;
+
+use core::ffi::{c_uint, c_void};
+
+use fermata_abi::sys::driver::*;
+use fermata_client as _;
+use support::Stage;
+use support::driver::{cuCtxCreate_v2, cuInit};
+
+unsafe extern "C" {
+    fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) -> CUresult;
+    fn cuMemHostUnregister(pointer: *mut c_void) -> CUresult;
+    fn cuPointerGetAttribute(
+        data: *mut c_void,
+        attribute: CUpointer_attribute,
+        address: CUdeviceptr,
+    ) -> CUresult;
+}
+
+const PAGE: usize = 4096;
+
+fn context() {
+    let mut context = std::ptr::null_mut();
+    ok!(cuInit(0));
+    ok!(cuCtxCreate_v2(&mut context, 0, 0));
+}
+
+/// The first whole page of some memory.
+fn first_page(memory: &mut [u8]) -> *mut u8 {
+    let start = memory.as_mut_ptr();
+    start.wrapping_add(start.align_offset(PAGE))
+}
+
+fn register(start: *mut u8, size: usize) -> CUresult {
+    // SAFETY: the memory is the caller's.
+    unsafe { cuMemHostRegister_v2(start.cast(), size, 0) }
+}
+
+fn unregister(start: *mut u8) -> CUresult {
+    // SAFETY: the memory is the caller's, or was never registered.
+    unsafe { cuMemHostUnregister(start.cast()) }
+}
+
+/// An attribute of an address, if it is one of CUDA's memory.
+fn attribute(attribute: CUpointer_attribute, address: *mut u8) -> Option<u64> {
+    let mut value = 0u64;
+    let to = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: no attribute that these tests ask for is longer; the address is only looked up.
+    let status = unsafe { cuPointerGetAttribute(to, attribute, address.addr() as u64) };
+    (status == CUDA_SUCCESS).then_some(value)
+}
+
+fn is_pinned(address: *mut u8) -> bool {
+    attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == Some(CU_MEMORYTYPE_HOST.into())
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn part_of_a_page() {
+    context();
+    let mut memory: Vec<u8> = (0..3 * PAGE).map(|n| n as u8).collect();
+    let before = memory.clone();
+    let page = first_page(&mut memory);
+    let start = page.wrapping_add(100);
+    assert_eq!(register(start, 200), CUDA_SUCCESS);
+    assert!(is_pinned(start) && is_pinned(start.wrapping_add(199)));
+    // The rest of the page is ordinary memory: a copy from there must have taken the bytes when it returns.
+    assert!(!is_pinned(page) && !is_pinned(start.wrapping_sub(1)));
+    assert!(!is_pinned(start.wrapping_add(200)));
+    let first = attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, start);
+    assert_eq!(first, Some(start.addr() as u64));
+    let size = attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, start);
+    assert_eq!(size, Some(200));
+    let overlapping = register(start.wrapping_add(199), 10);
+    assert_eq!(overlapping, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    let inside = unregister(start.wrapping_add(1));
+    assert_eq!(inside, CUDA_ERROR_INVALID_VALUE);
+    let beside = unregister(page);
+    assert_eq!(beside, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    assert_eq!(unregister(start), CUDA_SUCCESS);
+    let again = unregister(start);
+    assert_eq!(again, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    assert!(!is_pinned(start));
+    assert!(memory == before);
+}
+
+#[test]
+fn only_the_bytes_that_were_registered_are_pinned() {
+    assert!(Stage::start("part_of_a_page").finish());
+}

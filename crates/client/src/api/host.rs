@@ -58,7 +58,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
         let address = Address::from_raw(pointer.expose_provenance() as u64);
-        // SAFETY: the program promises so much memory of its own, which it leaves alone for the time of the call.
+        // SAFETY: the program promises so much memory of its own, which it keeps for the time of the call.
         unsafe { host::register(&session.memory, &context, address, size as u64, flags) }
     }
 

@@ -12,7 +12,7 @@ use fermata_abi::op::HostKind;
 
 use crate::agent;
 use crate::link;
-use crate::object::host;
+use crate::object::exchange;
 use crate::object::mirror::{self, Kind};
 use crate::object::session;
 use crate::thread::alloc;
@@ -59,7 +59,7 @@ extern "C" fn in_child() {
     mirror::thaw(|block| {
         if block.kind == Kind::Host(HostKind::Registered) {
             let (start, mapped) = block.pages();
-            host::make_private(start, mapped);
+            exchange::by_private(start, mapped);
         }
     });
     if let Some(link) = link::abandon() {

@@ -20,10 +20,11 @@ use fermata_wire::FromProgram;
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::link;
 use crate::object::context::Context;
+use crate::object::exchange;
 use crate::object::mirror::{Block, Kind, Mirror, PAGE};
 use crate::object::shared_mapping::{self, Backing, Part};
 use crate::result::Result;
@@ -105,7 +106,7 @@ pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
 /// other processes may share stays unchanged, and the worker maps the same file.
 ///
 /// # Safety
-/// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
+/// `size` bytes at `address` are ordinary memory of the program, which does not unmap their pages meanwhile.
 pub unsafe fn register(
     memory: &Mirror,
     context: &Context,
@@ -139,18 +140,11 @@ pub unsafe fn register(
         Backing::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
     let file = memory_file(mapped)?;
-    // SAFETY: the pages around the caller's bytes exist, for a page is mapped whole or not at all.
-    let old = unsafe { std::slice::from_raw_parts(pointer(start), mapped as usize) };
-    let mut at = 0;
-    while at < old.len() {
-        match rustix::io::pwrite(&file, &old[at..], at as u64) {
-            Ok(0) | Err(Errno::FAULT) => return Err(CUDA_ERROR_INVALID_VALUE),
-            Ok(written) => at += written,
-            Err(Errno::INTR) => {}
-            Err(_) => return Err(CUDA_ERROR_OUT_OF_MEMORY),
-        }
-    }
-    map(start, mapped, file.as_fd(), MapFlags::FIXED)?;
+    // The pages around the caller's bytes exist, for a page is mapped whole or not at all.
+    exchange::by_file(start, mapped, file.as_fd()).map_err(|errno| match errno {
+        Errno::FAULT => CUDA_ERROR_INVALID_VALUE,
+        _ => CUDA_ERROR_OUT_OF_MEMORY,
+    })?;
     if let Err(status) = announce(
         context,
         start,
@@ -159,7 +153,7 @@ pub unsafe fn register(
         flags,
         file.as_fd(),
     ) {
-        make_private(start, mapped);
+        exchange::by_private(start, mapped);
         return Err(status);
     }
     remember(
@@ -244,7 +238,7 @@ pub fn unregister(memory: &Mirror, address: Address) -> Result {
 pub fn make_ordinary(block: Arc<Block>) -> Result {
     give_up(block, |block| {
         let (start, mapped) = block.pages();
-        make_private(start, mapped);
+        exchange::by_private(start, mapped);
     })
 }
 
@@ -297,24 +291,6 @@ fn keep_from_children(address: Address, mapped: u64) {
             rustix::mm::Advice::LinuxDontFork,
         )
     };
-}
-
-/// Replaces a region by private memory with the same content: after unregistering it, or in a forked child.
-pub fn make_private(address: Address, mapped: u64) {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let length = mapped as usize;
-    // SAFETY: a fresh private mapping overlaps nothing.
-    let copy = unsafe {
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)
-    };
-    let Ok(copy) = copy else { return };
-    // SAFETY: both ranges are mapped and `length` long; moving the copy over the region replaces memory
-    // by the same content.
-    unsafe {
-        std::ptr::copy_nonoverlapping(pointer(address), copy.cast(), length);
-        let flags = MremapFlags::MAYMOVE;
-        let _ = rustix::mm::mremap_fixed(copy, length, length, flags, pointer(address).cast());
-    }
 }
 
 fn pointer(address: Address) -> *mut u8 {

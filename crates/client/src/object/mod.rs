@@ -6,6 +6,7 @@ pub mod copy;
 pub mod devices;
 pub mod event;
 pub mod graph_memory;
+pub mod exchange;
 pub mod graphs;
 pub mod host;
 pub mod managed;

@@ -1,0 +1,244 @@
+//! Replaces the memory behind pages of the program by other memory with the same content, while the program runs.
+//!
+//! ```text
+//!   for each part: copy it ─► copy it once more ─► replace its pages
+//!                             └─ one block of machine code ─┘
+//! ```
+//! Other threads of the program run meanwhile, because only the agent can park them. A write between a part's second copy, whose
+//! pages are in the caches, and its replacement is lost. The first and the last page may hold other data of the program, which
+//! other threads do change (the heap's own, too): each is a part of its own, for which that is about a microsecond.
+//!
+//! The calling thread's stack may lie in the pages, too. Therefore nothing may be written to it between copy and replacement.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{null_mut, with_exposed_provenance};
+
+use fermata_abi::op::Address;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::object::mirror::PAGE;
+
+/// The most bytes of a part: both copies of it fit into a core's cache.
+const PART: u64 = 256 << 10;
+
+/// Replaces whole pages by the beginning of a file, which is as long and may have any content.
+///
+/// # Errors
+/// What the system says; `FAULT` if nothing is mapped there. The program finds the content that was there before.
+pub fn by_file(start: Address, size: u64, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+    let copy =
+        unsafe { rustix::mm::mmap(null_mut(), size as usize, both, MapFlags::SHARED, file, 0)? };
+    let flags = (MapFlags::SHARED | MapFlags::FIXED).bits() as usize;
+    let number = file.as_raw_fd() as usize;
+    let mut done = 0;
+    let replaced = parts(size).try_for_each(|(at, len)| {
+        let page = (start + at).raw() as usize;
+        write(page, len, file, at)?;
+        let to = copy.wrapping_byte_add(at as usize);
+        let arguments = [page, len, both.bits() as usize, flags, number, at as usize];
+        // SAFETY: both ranges are mapped, as `write` has just read the one and the other is a part of `copy`. The call maps
+        // over the pages what has just been copied from them.
+        unsafe { copy_then_call(page, to, len, libc::SYS_mmap, arguments)? };
+        done = at + len as u64;
+        Ok(())
+    });
+    // SAFETY: the mapping is this function's own.
+    let _ = unsafe { rustix::mm::munmap(copy, size as usize) };
+    if replaced.is_err() && done > 0 {
+        by_private(start, done);
+    }
+    replaced
+}
+
+/// Replaces whole pages, which are mapped, by private memory. Pages for which the system has no memory stay as they are.
+pub fn by_private(start: Address, size: u64) {
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh private mapping overlaps nothing.
+    let copy =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), size as usize, both, MapFlags::PRIVATE) };
+    let Ok(copy) = copy else { return };
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    for (at, len) in parts(size) {
+        let page = (start + at).raw() as usize;
+        let to = copy.wrapping_byte_add(at as usize);
+        let from: *const u8 = with_exposed_provenance(page);
+        // SAFETY: both ranges are mapped and `len` long.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), len) };
+        let arguments = [to.addr(), len, len, flags, page, 0];
+        // SAFETY: as above. The call moves over the pages what has just been copied from them.
+        let moved = unsafe { copy_then_call(page, to, len, libc::SYS_mremap, arguments) };
+        if moved.is_err() {
+            // SAFETY: what was not moved is this function's own.
+            let _ = unsafe { rustix::mm::munmap(to, len) };
+        }
+    }
+}
+
+/// Writes `len` bytes to the file at `at`. The kernel reads them, so that memory which is not there is an error.
+fn write(from: usize, len: usize, file: BorrowedFd<'_>, at: u64) -> Result<(), Errno> {
+    let from: *const u8 = with_exposed_provenance(from);
+    let mut done = 0;
+    while done < len {
+        // SAFETY: no reference is made to the bytes: other threads may change them, or have unmapped them.
+        let wrote = unsafe {
+            libc::pwrite(
+                file.as_raw_fd(),
+                from.wrapping_add(done).cast(),
+                len - done,
+                (at + done as u64) as i64,
+            )
+        };
+        match usize::try_from(wrote) {
+            Ok(0) => return Err(Errno::FAULT),
+            Ok(wrote) => done += wrote,
+            Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                Some(Errno::INTR) => {}
+                errno => return Err(errno.unwrap_or(Errno::IO)),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Offset and bytes of each part of some pages: the first page, what lies between in pieces, and the last page.
+fn parts(size: u64) -> impl Iterator<Item = (u64, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let left = size - at;
+        let len = if at == 0 || left <= PAGE {
+            left.min(PAGE)
+        } else {
+            (left - PAGE).min(PART)
+        };
+        let part = (at, len as usize);
+        at += len;
+        (len > 0).then_some(part)
+    })
+}
+
+/// Copies `len` bytes from `from` to `to`, then makes the system call `number` at once, with nothing written to memory between.
+///
+/// # Safety
+/// Both ranges are mapped and do not overlap. What the call does is the caller's to answer for.
+unsafe fn copy_then_call(
+    from: usize,
+    to: *mut libc::c_void,
+    len: usize,
+    number: libc::c_long,
+    arguments: [usize; 6],
+) -> Result<(), Errno> {
+    let [first, second, third, fourth, fifth, sixth] = arguments;
+    let result: isize;
+    // SAFETY: the copy stays in the caller's ranges (the direction flag is clear, as the ABI says); the call destroys rcx and r11.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            "mov rdi, {first}",
+            "mov rsi, {second}",
+            "syscall",
+            first = in(reg) first,
+            second = in(reg) second,
+            inout("rax") number as isize => result,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") len => _,
+            in("rdx") third,
+            in("r10") fourth,
+            in("r8") fifth,
+            in("r9") sixth,
+            out("r11") _,
+            options(nostack)
+        );
+    }
+    match result {
+        -4095..0 => Err(Errno::from_raw_os_error(-result as i32)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn file(bytes: u64) -> rustix::fd::OwnedFd {
+        let file = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC);
+        let file = file.expect("a file");
+        rustix::fs::ftruncate(&file, bytes).expect("bytes");
+        file
+    }
+
+    #[test]
+    fn the_first_and_the_last_page_are_parts_of_their_own() {
+        let all = |size| parts(size).collect::<Vec<_>>();
+        assert_eq!(all(PAGE), [(0, 4096)]);
+        assert_eq!(all(2 * PAGE), [(0, 4096), (4096, 4096)]);
+        let (part, page) = (PART as usize, PAGE as usize);
+        let end = PAGE + PART + PAGE;
+        assert_eq!(
+            all(end + PAGE),
+            [(0, page), (PAGE, part), (PAGE + PART, page), (end, page)]
+        );
+    }
+
+    #[test]
+    fn pages_keep_their_content_when_a_file_and_then_private_memory_replaces_them() {
+        for pages in [1, 2, 3, 70, 150] {
+            let size = pages * PAGE;
+            let both = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            let memory = unsafe {
+                rustix::mm::mmap_anonymous(null_mut(), size as usize, both, MapFlags::PRIVATE)
+            };
+            let memory = memory.expect("mapped").cast::<u8>();
+            let start = Address::from_raw(memory.expose_provenance() as u64);
+            // SAFETY: the test's own memory, used by nothing else meanwhile.
+            let bytes = || unsafe { std::slice::from_raw_parts_mut(memory, size as usize) };
+            let pattern = |n: usize| (n / 4096 * 7 + n) as u8;
+            (0..size as usize).for_each(|n| bytes()[n] = pattern(n));
+            let file = file(size);
+            by_file(start, size, file.as_fd()).expect("replaced");
+            assert!(bytes().iter().enumerate().all(|(n, it)| *it == pattern(n)));
+            let last = size - 1;
+            bytes()[last as usize] ^= 0xff;
+            let mut seen = [0];
+            rustix::io::pread(&file, &mut seen, last).expect("read");
+            assert_eq!(seen[0], !pattern(last as usize), "the file is the memory");
+            by_private(start, size);
+            bytes()[0] ^= 0xff;
+            rustix::io::pread(&file, &mut seen, 0).expect("read");
+            assert_eq!(seen[0], pattern(0), "the file is no longer the memory");
+            bytes()[0] ^= 0xff;
+            bytes()[last as usize] ^= 0xff;
+            assert!(bytes().iter().enumerate().all(|(n, it)| *it == pattern(n)));
+            // SAFETY: the mapping is the test's own.
+            unsafe { rustix::mm::munmap(memory.cast(), size as usize).expect("unmapped") };
+        }
+    }
+
+    /// Libraries register variables on the stack.
+    #[test]
+    fn the_stack_of_the_calling_thread_can_be_replaced() {
+        let thread = std::thread::spawn(|| {
+            let mut word = 41u64;
+            let start = Address::of(&raw mut word).align_down(PAGE);
+            let file = file(PAGE);
+            by_file(start, PAGE, file.as_fd()).expect("replaced");
+            word = std::hint::black_box(word) + 1;
+            by_private(start, PAGE);
+            std::hint::black_box(word)
+        });
+        assert_eq!(thread.join().expect("no crash"), 42);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        let file = file(PAGE);
+        let nowhere = Address::from_raw(PAGE);
+        assert_eq!(by_file(nowhere, PAGE, file.as_fd()), Err(Errno::FAULT));
+    }
+}

@@ -125,6 +125,19 @@ impl Context {
         handles::to_pointer(self.handle)
     }
 
+    /// A context without a worker.
+    #[cfg(test)]
+    pub fn for_test() -> Arc<Self> {
+        Arc::new(Self {
+            handle: handles::fresh(),
+            device: 0,
+            primary: false,
+            flags: AtomicU32::new(0),
+            alive: AtomicBool::new(true),
+            attached: AtomicU32::new(0),
+        })
+    }
+
     /// Adds a holder, see [`Contexts::detach`].
     pub fn attach(&self) {
         self.attached.fetch_add(1, Ordering::AcqRel);

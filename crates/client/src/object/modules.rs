@@ -115,6 +115,8 @@ impl Modules {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.functions
             .remove_if(|function| function.module.handle == handle);
+        // Each function keeps its module, so a module that kept its functions would never be freed.
+        module.functions.lock().clear();
         recent::forget_all();
         Ok(module)
     }
@@ -187,6 +189,8 @@ impl Modules {
         let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.kernels
             .remove_if(|kernel| kernel.library.handle == handle);
+        // Each kernel keeps its library, as functions keep their module.
+        library.kernels.lock().clear();
         recent::forget_all();
         let modules = library.modules.lock().drain().map(|(_, it)| it).collect();
         Ok((library, modules))
@@ -306,9 +310,63 @@ impl Modules {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::sync::{Barrier, Weak};
 
     use super::*;
+    use crate::object::module::Limits;
+    use crate::object::occupancy::Answers;
+
+    /// A module with one function, as if both had been loaded.
+    fn loaded(modules: &Modules) -> (Weak<Module>, ModuleId, FunctionId) {
+        let module = Arc::new(Module::new(handles::fresh(), &Context::for_test(), false));
+        let limits = Limits {
+            threads: 1,
+            registers: 0,
+            shared: 0.into(),
+        };
+        let function = Arc::new(Function {
+            handle: handles::fresh(),
+            module: module.clone(),
+            name: CString::default(),
+            params: Vec::new(),
+            params_size: 0,
+            attributes: Mutex::default(),
+            limits,
+            occupancy: Answers::default(),
+        });
+        modules.modules.insert(module.handle, module.clone());
+        modules.functions.insert(function.handle, function.clone());
+        let (weak, handle) = (Arc::downgrade(&module), function.handle);
+        module.functions.lock().insert("f".to_owned(), function);
+        (weak, module.handle, handle)
+    }
+
+    #[test]
+    fn a_module_is_freed_when_it_has_been_unloaded() {
+        let modules = Modules::default();
+        let (module, handle, function) = loaded(&modules);
+        modules.take(handle).expect("it is loaded");
+        assert!(module.upgrade().is_none());
+        let gone = modules.functions.get(function, CUDA_ERROR_INVALID_HANDLE);
+        assert_eq!(gone.err(), Some(CUDA_ERROR_INVALID_HANDLE));
+        assert_eq!(modules.take(handle).err(), Some(CUDA_ERROR_INVALID_HANDLE));
+    }
+
+    #[test]
+    fn a_library_is_freed_when_it_has_been_unloaded() {
+        let modules = Modules::default();
+        let library = modules.library(&[]).expect("a library");
+        let kernel = modules
+            .kernel(&library, "k", None)
+            .expect("a kernel")
+            .handle;
+        let (weak, handle) = (Arc::downgrade(&library), library.handle);
+        drop(library);
+        modules.take_library(handle).expect("it is loaded");
+        assert!(weak.upgrade().is_none());
+        let gone = modules.kernels.get(kernel, CUDA_ERROR_INVALID_HANDLE);
+        assert_eq!(gone.err(), Some(CUDA_ERROR_INVALID_HANDLE));
+    }
 
     /// A thread makes kernels, and another, at work at the same time, finds each where the next user would.
     #[test]

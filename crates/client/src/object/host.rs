@@ -9,7 +9,6 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{Address, ContextId, HOST_BASE, HOST_END, HostKind, Op};
 use fermata_abi::sys::driver::{
@@ -26,15 +25,14 @@ use crate::link;
 use crate::object::context::Context;
 use crate::object::exchange;
 use crate::object::mirror::{Block, Kind, Mirror, PAGE};
+use crate::object::places;
 use crate::object::shared_mapping::{self, Backing, Part};
 use crate::result::Result;
 
-/// Regions begin at multiples of this.
-const STEP: u64 = 64 << 10;
-/// Addresses that are tried for a region.
-const TRIES: u32 = 3;
-/// Address of the first region; drivers put their own shared memory at the beginning of the range.
-const FIRST: Address = Address::from_raw(HOST_BASE.raw().midpoint(HOST_END.raw()));
+/// Addresses at which the worker is asked to map a region.
+const TRIES: u32 = 4;
+/// Addresses that are tried for a region in this process.
+const TRIES_HERE: u32 = 4096;
 
 /// Allocates a region of pinned or managed memory.
 pub fn alloc(
@@ -51,7 +49,7 @@ pub fn alloc(
     let file = memory_file(mapped)?;
     let mut tries = 0;
     loop {
-        let address = map_somewhere(mapped, file.as_fd())?;
+        let address = map_somewhere(memory, mapped, file.as_fd())?;
         keep_from_children(address, mapped);
         match announce(context, address, mapped, kind, flags, file.as_fd()) {
             Ok(()) => {
@@ -68,11 +66,16 @@ pub fn alloc(
     }
 }
 
-/// Unmaps after a refusal by the worker. The caller may try another address if the driver uses this one itself.
+/// Unmaps after a refusal by the worker. The caller may try another address, further away each time, if the driver uses these
+/// itself.
 fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Result {
     unmap(address, mapped);
     *tries += 1;
-    if *tries < TRIES { Ok(()) } else { Err(status) }
+    if *tries == TRIES {
+        return Err(status);
+    }
+    places::skip(mapped, 1 << (6 * *tries));
+    Ok(())
 }
 
 /// Frees a region made by [`alloc`].
@@ -339,16 +342,9 @@ fn ask_to_map(
 }
 
 /// Maps a file where nothing is mapped, in the range for host memory.
-fn map_somewhere(mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
-    static NEXT: AtomicU64 = AtomicU64::new(FIRST.raw());
-    let step = mapped.next_multiple_of(STEP);
-    for _ in 0..4096 {
-        let address = Address::from_raw(NEXT.fetch_add(step, Ordering::Relaxed));
-        if address + step > HOST_END {
-            // Starts again at the beginning of the range: addresses that were freed can be used again.
-            NEXT.store(HOST_BASE.raw(), Ordering::Relaxed);
-            continue;
-        }
+fn map_somewhere(memory: &Mirror, mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
+    for _ in 0..TRIES_HERE {
+        let address = places::next(memory, mapped).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         if map(address, mapped, file, MapFlags::FIXED_NOREPLACE).is_ok() {
             return Ok(address);
         }

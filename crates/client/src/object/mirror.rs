@@ -210,11 +210,15 @@ impl Mirror {
 
     /// Whether any block, or a page that one is mapped in, overlaps the range.
     pub fn overlaps(&self, start: Address, len: u64) -> bool {
+        self.end_of_overlap(start, len).is_some()
+    }
+
+    /// The end of the last block in the range, and of its pages, if there is one.
+    pub fn end_of_overlap(&self, start: Address, len: u64) -> Option<Address> {
         let map = self.0.read();
-        let before = map.range(..start.saturating_add(len)).next_back();
-        before.is_some_and(|(_, block)| {
-            let (first, mapped) = block.pages();
-            (block.start + block.size).max(first + mapped) > start
-        })
+        let (_, block) = map.range(..start.saturating_add(len)).next_back()?;
+        let (first, mapped) = block.pages();
+        let end = (block.start + block.size).max(first + mapped);
+        (end > start).then_some(end)
     }
 }

@@ -16,6 +16,7 @@ pub mod module;
 pub mod modules;
 pub mod occupancy;
 pub mod physical;
+pub mod places;
 pub mod pool;
 pub mod recent;
 pub mod recent_functions;

@@ -10,13 +10,14 @@ use fermata_abi::sys::driver::{
     CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
     CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::handles::{self, Table};
 use crate::link;
 use crate::link::fault;
 use crate::object::devices::Devices;
 use crate::result::Result;
+use crate::thread::gate;
 
 /// A context.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct Context {
 pub struct Contexts {
     table: Table<ContextId, Context>,
     primaries: Mutex<Vec<Primary>>,
+    /// Notified when a primary context has ended.
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +49,21 @@ struct Primary {
     context: Option<Arc<Context>>,
     holders: u32,
     flags: u32,
+    /// The thread that is ending it.
+    ending: Option<i32>,
+}
+
+/// While this lives, a primary context is being ended, and other threads that retain it wait.
+pub struct Ending<'c> {
+    contexts: &'c Contexts,
+    device: usize,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.contexts.primaries.lock()[self.device].ending = None;
+        self.contexts.ended.notify_all();
+    }
 }
 
 thread_local! {
@@ -203,8 +221,7 @@ impl Contexts {
 
     /// Adds a holder of the primary context, which is created if needed.
     pub fn retain(&self, devices: &Devices, device: CUdevice) -> Result<Arc<Context>> {
-        let mut primaries = self.lock(devices);
-        devices.get(device)?;
+        let mut primaries = self.lock_settled(devices, device)?;
         let primary = &mut primaries[device as usize];
         let context = match &primary.context {
             Some(context) if context.check().is_ok() => context.clone(),
@@ -220,7 +237,8 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Removes a holder of the primary context. Returns the context if that was the last, so that it has to end.
+    /// Removes a holder of the primary context. Returns the context if that was the last, so that it has to end, see
+    /// [`Contexts::begin_end`].
     pub fn release(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
         let mut primaries = self.lock(devices);
         devices.get(device)?;
@@ -235,12 +253,26 @@ impl Contexts {
 
     /// The primary context, if it is active, which has to end even if it is still retained.
     pub fn reset(&self, devices: &Devices, device: CUdevice) -> Result<Option<Arc<Context>>> {
-        let mut primaries = self.lock(devices);
-        devices.get(device)?;
+        let mut primaries = self.lock_settled(devices, device)?;
         let primary = &mut primaries[device as usize];
         primary.holders = 0;
         let context = primary.context.clone();
         Ok(context.filter(|context| context.check().is_ok()))
+    }
+
+    /// Begins the end of a primary context: its handle is no longer valid, and threads that retain it wait until the end is
+    /// complete. `None` if it has ended already, or has been retained again meanwhile and is not ended `anyway`.
+    pub fn begin_end(&self, context: &Context, anyway: bool) -> Option<Ending<'_>> {
+        let device = usize::try_from(context.device).ok()?;
+        let mut primaries = self.primaries.lock();
+        let primary = primaries.get_mut(device)?;
+        if context.check().is_err() || (primary.holders > 0 && !anyway) {
+            return None;
+        }
+        primary.ending = Some(gate::gettid());
+        self.forget(context);
+        let contexts = self;
+        Some(Ending { contexts, device })
     }
 
     /// Flags of a primary context and whether it is active.
@@ -270,10 +302,25 @@ impl Contexts {
         Ok(())
     }
 
-    fn lock(&self, devices: &Devices) -> parking_lot::MutexGuard<'_, Vec<Primary>> {
+    fn lock(&self, devices: &Devices) -> MutexGuard<'_, Vec<Primary>> {
         let mut primaries = self.primaries.lock();
         primaries.resize_with(devices.count(), Primary::default);
         primaries
+    }
+
+    /// As `lock`, when no other thread is ending the primary context of the device.
+    fn lock_settled(
+        &self,
+        devices: &Devices,
+        device: CUdevice,
+    ) -> Result<MutexGuard<'_, Vec<Primary>>> {
+        let mut primaries = self.lock(devices);
+        devices.get(device)?;
+        let other = |thread| thread != gate::gettid();
+        while primaries[device as usize].ending.is_some_and(other) {
+            self.ended.wait(&mut primaries);
+        }
+        Ok(primaries)
     }
 
     /// Makes a primary context that was reset active again.
@@ -321,5 +368,68 @@ impl Contexts {
         let _ = self
             .table
             .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_abi::op::DeviceInfo;
+
+    use super::*;
+
+    fn devices() -> Devices {
+        Devices::new(vec![DeviceInfo {
+            name: String::new(),
+            uuid: [0; 16],
+            memory: 0,
+            bus_id: String::new(),
+            attributes: vec![],
+            peers: vec![],
+            driver_version: 13000,
+        }])
+    }
+
+    /// The primary context of a device, with one holder.
+    fn held(contexts: &Contexts, devices: &Devices) -> Arc<Context> {
+        let context = Context::for_test();
+        let mut primaries = contexts.lock(devices);
+        primaries[0].context = Some(context.clone());
+        primaries[0].holders = 1;
+        context
+    }
+
+    #[test]
+    fn a_primary_context_that_is_retained_before_its_end_begins_stays() {
+        let (contexts, devices) = (Contexts::default(), devices());
+        let context = held(&contexts, &devices);
+        let last = contexts.release(&devices, 0).expect("it is held");
+        assert!(last.is_some());
+        let again = contexts.retain(&devices, 0).expect("it lives");
+        assert!(Arc::ptr_eq(&again, &context));
+        assert!(contexts.begin_end(&context, false).is_none());
+        assert_eq!(again.check(), Ok(()));
+        // A reset ends it even so.
+        assert!(contexts.begin_end(&context, true).is_some());
+        assert_eq!(again.check(), Err(CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        assert!(contexts.begin_end(&context, true).is_none());
+    }
+
+    #[test]
+    fn threads_that_retain_a_primary_context_wait_for_its_end() {
+        let (contexts, devices) = (Contexts::default(), devices());
+        let context = held(&contexts, &devices);
+        contexts.release(&devices, 0).expect("it is held");
+        let ending = contexts.begin_end(&context, false).expect("no holder");
+        // The thread that ends it does not wait for itself. Without a worker no context can be made.
+        assert!(contexts.retain(&devices, 0).is_err());
+        std::thread::scope(|scope| {
+            let retained = scope.spawn(|| {
+                let retained = contexts.retain(&devices, 0);
+                let still_ending = contexts.primaries.lock()[0].ending.is_some();
+                (retained.is_err(), still_ending)
+            });
+            drop(ending);
+            assert_eq!(retained.join().expect("an answer"), (true, false));
+        });
     }
 }

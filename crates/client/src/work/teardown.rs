@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_abi::op::{LibraryId, ModuleId, Op};
+use fermata_abi::op::{ContextId, LibraryId, ModuleId, Op};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_PERMITTED, CUcontext, CUdevice,
 };
@@ -32,13 +32,13 @@ pub fn detach_context(session: &Session, context: CUcontext) -> Result {
 /// Removes a holder of a primary context; ends the context with the last.
 pub fn release_primary(session: &Session, device: CUdevice) -> Result {
     let last = session.contexts.release(&session.devices, device)?;
-    last.map_or(Ok(()), |context| end(session, &context))
+    last.map_or(Ok(()), |context| end_primary(session, &context, false))
 }
 
 /// Ends a primary context even if it is still retained.
 pub fn reset_primary(session: &Session, device: CUdevice) -> Result {
     let living = session.contexts.reset(&session.devices, device)?;
-    living.map_or(Ok(()), |context| end(session, &context))
+    living.map_or(Ok(()), |context| end_primary(session, &context, true))
 }
 
 /// Destroys a context and forgets its objects.
@@ -46,7 +46,21 @@ fn end(session: &Session, context: &Context) -> Result {
     // While its handle is still valid.
     fermata_tables::context_gone(context.pointer());
     session.contexts.forget(context);
-    let gone = context.handle;
+    destroy(session, context.handle)
+}
+
+/// As [`end`], for a primary context, which another thread may retain meanwhile: it then stays, unless it has to end `anyway`.
+fn end_primary(session: &Session, context: &Context, anyway: bool) -> Result {
+    // Before threads that retain it wait: these are destructors of the program, which may take locks that such a thread has.
+    fermata_tables::context_gone(context.pointer());
+    match session.contexts.begin_end(context, anyway) {
+        Some(_ending) => destroy(session, context.handle),
+        None => Ok(()),
+    }
+}
+
+/// Forgets the objects of a context whose handle is no longer valid, and has the worker destroy it.
+fn destroy(session: &Session, gone: ContextId) -> Result {
     session.managed.forget_context(&session.memory, gone);
     host::forget(&session.memory, gone);
     session.modules.forget(gone);

@@ -537,6 +537,68 @@ fn links() {
     assert_eq!(unsafe { cuLinkDestroy(state) }, CUDA_ERROR_INVALID_HANDLE);
 }
 
+unsafe extern "C" {
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule,
+        image: *const c_void,
+        count: c_uint,
+        options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) -> CUresult;
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn reads_logs() {
+    functions();
+    let image = c".version 8.0";
+    for of_library in [false, true] {
+        let (mut info, mut errors) = ([b'x'; 16], [b'x'; 16]);
+        let mut options = [
+            CU_JIT_INFO_LOG_BUFFER,
+            CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            CU_JIT_ERROR_LOG_BUFFER,
+            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values: [*mut c_void; 4] = [
+            info.as_mut_ptr().cast(),
+            info.len() as *mut c_void,
+            errors.as_mut_ptr().cast(),
+            errors.len() as *mut c_void,
+        ];
+        let (options, places) = (options.as_mut_ptr(), values.as_mut_ptr());
+        let code = image.as_ptr().cast();
+        if of_library {
+            let (mut library, none, nothing) = (
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            );
+            ok!(cuLibraryLoadData(
+                &mut library,
+                code,
+                options,
+                places,
+                4,
+                none,
+                nothing,
+                0
+            ));
+        } else {
+            let mut module = std::ptr::null_mut();
+            ok!(cuModuleLoadDataEx(&mut module, code, 4, options, places));
+        }
+        assert_eq!((info[0], errors[0]), (0, 0));
+        assert_eq!((values[1].addr(), values[3].addr()), (0, 0));
+    }
+}
+
+/// Programs print as much of a buffer as its size says after the call.
+#[test]
+fn a_load_without_messages_empties_the_log_buffers() {
+    assert!(Stage::start("reads_logs").finish());
+}
+
 /// A linker is in the program alone until its image is wanted: there is nothing of it for a checkpoint to forget.
 #[test]
 fn linkers_send_everything_at_once() {

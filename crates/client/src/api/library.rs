@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use fermata_abi::sys::driver as sys;
 
 use super::function::put_param;
+use super::jit_logs::Logs;
 use super::module::read_image;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
@@ -20,29 +21,34 @@ driver_api! {
     fn cuLibraryLoadData(
         library: Out<sys::CUlibrary>,
         code: In<c_void>,
-        _jit: Out<sys::CUjit_option>,
-        _jit_values: Out<*mut c_void>,
-        _jit_count: c_uint,
+        jit: Out<sys::CUjit_option>,
+        jit_values: Out<*mut c_void>,
+        jit_count: c_uint,
         _options: Out<sys::CUlibraryOption>,
         _values: Out<*mut c_void>,
         _count: c_uint,
     ) {
-        library.set(to_pointer(session()?.modules.library(image::find(code)?.bytes()?)?.handle))
+        let modules = &session()?.modules;
+        let logs = Logs::new(&jit.to_in().list_if_any(jit_count as usize)?, jit_values)?;
+        let made = modules.library(image::find(code)?.bytes()?, |log| logs.fill(log))?;
+        library.set(to_pointer(made.handle))
     }
 
     fn cuLibraryLoadFromFile(
         library: Out<sys::CUlibrary>,
         path: Name,
-        _jit: Out<sys::CUjit_option>,
-        _jit_values: Out<*mut c_void>,
-        _jit_count: c_uint,
+        jit: Out<sys::CUjit_option>,
+        jit_values: Out<*mut c_void>,
+        jit_count: c_uint,
         _options: Out<sys::CUlibraryOption>,
         _values: Out<*mut c_void>,
         _count: c_uint,
     ) {
         let mut bytes = read_image(path.text()?)?;
         bytes.push(0);
-        library.set(to_pointer(session()?.modules.library(&bytes)?.handle))
+        let modules = &session()?.modules;
+        let logs = Logs::new(&jit.to_in().list_if_any(jit_count as usize)?, jit_values)?;
+        library.set(to_pointer(modules.library(&bytes, |log| logs.fill(log))?.handle))
     }
 
     fn cuLibraryUnload(library: sys::CUlibrary) {

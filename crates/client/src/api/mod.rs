@@ -22,6 +22,7 @@ mod graph_node;
 mod graph_params;
 mod host;
 mod init;
+mod jit_logs;
 mod launch;
 mod launch_old;
 mod library;

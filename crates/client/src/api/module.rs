@@ -1,9 +1,10 @@
 //! Exported functions for modules.
 
-use core::ffi::{c_char, c_uint, c_void};
+use core::ffi::{c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 
+use super::jit_logs::Logs;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
@@ -32,7 +33,7 @@ driver_api! {
         image: In<c_void>,
         count: c_uint,
         options: Out<sys::CUjit_option>,
-        values: In<*mut c_void>,
+        values: Out<*mut c_void>,
     ) {
         let logs = Logs::new(&options.list(count as usize)?, values)?;
         let loaded = session()?.modules.load(&current()?, image::find(image)?.bytes()?, |log| logs.fill(log));
@@ -101,30 +102,4 @@ pub(super) fn read_image(path: &str) -> Result<Vec<u8>> {
         std::io::ErrorKind::NotFound => sys::CUDA_ERROR_FILE_NOT_FOUND,
         _ => sys::CUDA_ERROR_INVALID_IMAGE,
     })
-}
-
-/// The log buffer among the options of a load, and its size in bytes.
-pub(super) struct Logs(Option<(Out<c_char>, usize)>);
-
-impl Logs {
-    /// Of options with a value each.
-    pub(super) fn new(options: &[sys::CUjit_option], values: In<*mut c_void>) -> Result<Self> {
-        let value = |wanted| {
-            let at = options.iter().position(|option| *option == wanted);
-            at.map(|at| values.out_at(at)).transpose()
-        };
-        let buffer = value(sys::CU_JIT_ERROR_LOG_BUFFER)?;
-        let size = value(sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)?
-            .map_or(0, |size| size.as_ptr().addr() as u32 as usize);
-        let buffer = buffer.filter(|buffer| !buffer.is_null() && size > 0);
-        Ok(Self(buffer.map(|buffer| (buffer.cast(), size))))
-    }
-
-    /// Writes the compiler's log, truncated to the buffer.
-    pub(super) fn fill(&self, log: &str) {
-        if let Some((buffer, size)) = self.0 {
-            // Not null, and a NUL has room.
-            let _ = buffer.set_text_in(log, size);
-        }
-    }
 }

@@ -163,14 +163,15 @@ impl Modules {
         }
     }
 
-    /// Makes a library of an image, which is kept: here if it is small, else in the worker.
-    pub fn library(&self, image: &[u8]) -> Result<Arc<Library>> {
+    /// Makes a library of an image, which is kept: here if it is small, else in the worker. `log` gets the reason for which the
+    /// worker refuses it.
+    pub fn library(&self, image: &[u8], log: impl FnOnce(&str)) -> Result<Arc<Library>> {
         let handle = handles::fresh();
         let image = if image.len() <= INLINE {
             Kept::Here(image.to_vec())
         } else {
             let held = handles::fresh();
-            Order::Hold(held).give(image, |_| ())?;
+            Order::Hold(held).give(image, log)?;
             Kept::There(held)
         };
         let (modules, kernels) = (Mutex::default(), Mutex::default());
@@ -355,7 +356,7 @@ mod tests {
     #[test]
     fn a_library_is_freed_when_it_has_been_unloaded() {
         let modules = Modules::default();
-        let library = modules.library(&[]).expect("a library");
+        let library = modules.library(&[], |_| ()).expect("a library");
         let kernel = modules
             .kernel(&library, "k", None)
             .expect("a kernel")
@@ -373,7 +374,7 @@ mod tests {
     fn a_kernel_is_known_by_its_handle_as_soon_as_another_thread_finds_it() {
         const KERNELS: usize = 20_000;
         let modules = Modules::default();
-        let library = modules.library(&[]).expect("a library");
+        let library = modules.library(&[], |_| ()).expect("a library");
         let meets = Barrier::new(2);
         let make = || {
             for number in 0..KERNELS {

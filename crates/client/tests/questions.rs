@@ -726,6 +726,59 @@ fn no_allocation_has_the_buffer_id_of_mapped_memory() {
 }
 
 unsafe extern "C" {
+    fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult;
+    fn cuMemRetainAllocationHandle(
+        handle: *mut CUmemGenericAllocationHandle,
+        address: *mut c_void,
+    ) -> CUresult;
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn retains() {
+    const SIZE: usize = 2 << 20;
+    functions();
+    let prop = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: CUmemLocation {
+            type_: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: 0,
+        },
+        ..Default::default()
+    };
+    let (mut memory, mut start) = (0, 0);
+    ok!(cuMemCreate(&mut memory, SIZE, &prop, 0));
+    ok!(cuMemAddressReserve(&mut start, 2 * SIZE, 0, 0, 0));
+    ok!(cuMemMap(start, SIZE, 0, memory, 0));
+    ok!(cuMemRelease(memory));
+    // SAFETY: the handle is only looked up.
+    let again = unsafe { cuMemMap(start + SIZE as u64, SIZE, 0, memory, 0) };
+    assert_eq!(again, CUDA_ERROR_INVALID_VALUE);
+    // SAFETY: as above.
+    assert_eq!(unsafe { cuMemRelease(memory) }, CUDA_ERROR_INVALID_VALUE);
+    let retain = |found: &mut CUmemGenericAllocationHandle| {
+        // SAFETY: the handle has room; the address is only looked up.
+        unsafe { cuMemRetainAllocationHandle(found, start as usize as *mut c_void) }
+    };
+    let mut found = 0;
+    assert_eq!(retain(&mut found), CUDA_SUCCESS);
+    assert_eq!(found, memory);
+    ok!(cuMemMap(start + SIZE as u64, SIZE, 0, found, 0));
+    ok!(cuMemRelease(found));
+    ok!(cuMemUnmap(start, SIZE));
+    assert_eq!(retain(&mut found), CUDA_ERROR_INVALID_VALUE);
+    ok!(cuMemUnmap(start + SIZE as u64, SIZE));
+}
+
+#[test]
+fn mapped_memory_gives_its_handle_again_after_that_was_released() {
+    let stage = Stage::start("retains");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    assert_eq!(device.lock().unwrap().released, 1);
+}
+
+unsafe extern "C" {
     fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) -> CUresult;
     fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> CUresult;
     fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> CUresult;

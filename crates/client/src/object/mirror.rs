@@ -177,9 +177,17 @@ impl Mirror {
         self.0.write().retain(|_, block| !goes(block));
     }
 
-    /// Removes the blocks that `gone` accepts.
-    pub fn remove_if(&self, gone: impl Fn(&Block) -> bool) {
-        self.0.write().retain(|_, block| !gone(block));
+    /// Removes and returns the blocks that `gone` accepts.
+    pub fn remove_if(&self, gone: impl Fn(&Block) -> bool) -> Vec<Arc<Block>> {
+        let mut out = Vec::new();
+        self.0.write().retain(|_, block| {
+            let goes = gone(block);
+            if goes {
+                out.push(block.clone());
+            }
+            !goes
+        });
+        out
     }
 
     /// All host blocks.

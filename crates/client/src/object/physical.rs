@@ -37,7 +37,30 @@ pub struct Physical {
     pub handle_types: u32,
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID` of each place where it is mapped.
     id: u64,
-    holders: Mutex<u32>,
+    users: Mutex<Users>,
+}
+
+/// The memory lives as long as it has any.
+#[derive(Debug)]
+struct Users {
+    /// Holders of the handle. Without one, the handle is not valid.
+    holders: u32,
+    /// Places where it is mapped.
+    places: u32,
+}
+
+impl Users {
+    /// Of new memory.
+    fn new() -> Mutex<Self> {
+        Mutex::new(Self {
+            holders: 1,
+            places: 0,
+        })
+    }
+
+    fn any(&self) -> bool {
+        self.holders > 0 || self.places > 0
+    }
 }
 
 #[derive(Debug)]
@@ -71,13 +94,12 @@ impl PhysicalMemory {
             flags: 0,
         };
         with_room(None, (device, size), || link::ask(&op, link::nothing))?;
-        let (handle_types, holders) = (prop.requestedHandleTypes, Mutex::new(1));
         let made = Physical {
             size,
             device: prop.location.id,
-            handle_types,
+            handle_types: prop.requestedHandleTypes,
             id: fresh_id(),
-            holders,
+            users: Users::new(),
         };
         self.table.insert(memory, Arc::new(made));
         Ok(memory)
@@ -85,22 +107,30 @@ impl PhysicalMemory {
 
     /// The memory behind a handle.
     pub fn get(&self, memory: MemoryId) -> Result<Arc<Physical>> {
+        let physical = self.known(memory)?;
+        let held = physical.users.lock().holders > 0;
+        held.then_some(physical)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// As [`PhysicalMemory::get`], also without a holder of the handle.
+    fn known(&self, memory: MemoryId) -> Result<Arc<Physical>> {
         self.table.get(memory, sys::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Adds a holder of the handle of the memory that is mapped at `address`.
+    /// Adds a holder of the handle of the memory that is mapped at `address`, which may have none.
     pub fn retain(&self, blocks: &Mirror, address: Address) -> Result<MemoryId> {
         let memory = match blocks.find(address).map(|block| block.kind) {
             Some(Kind::Mapped(memory)) => memory,
             _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
         };
-        *self.get(memory)?.holders.lock() += 1;
+        self.known(memory)?.users.lock().holders += 1;
         Ok(memory)
     }
 
     /// Adds a holder of the handle, for an import of it by descriptor.
     pub fn share(&self, memory: MemoryId) -> Result {
-        *self.get(memory)?.holders.lock() += 1;
+        self.get(memory)?.users.lock().holders += 1;
         Ok(())
     }
 
@@ -112,7 +142,7 @@ impl PhysicalMemory {
             device: devices.ordinal(index)?,
             handle_types: 0,
             id: fresh_id(),
-            holders: Mutex::new(1),
+            users: Users::new(),
         };
         self.table.insert(memory, Arc::new(made));
         Ok(memory)
@@ -120,10 +150,17 @@ impl PhysicalMemory {
 
     /// Removes a holder of the handle; the memory itself lives as long as it is mapped.
     pub fn release(&self, memory: MemoryId) -> Result {
-        let physical = self.get(memory)?;
-        let mut holders = physical.holders.lock();
-        *holders -= 1;
-        if *holders > 0 {
+        self.get(memory)?;
+        self.lose(memory, |users| &mut users.holders)
+    }
+
+    /// Removes a user of the memory, which is let go with the last.
+    fn lose(&self, memory: MemoryId, kind: impl FnOnce(&mut Users) -> &mut u32) -> Result {
+        let physical = self.known(memory)?;
+        let mut users = physical.users.lock();
+        let count = kind(&mut users);
+        *count = count.saturating_sub(1);
+        if users.any() {
             return Ok(());
         }
         self.table.remove(memory, sys::CUDA_ERROR_INVALID_VALUE)?;
@@ -185,15 +222,17 @@ impl PhysicalMemory {
         {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        link::ask(
-            &Op::MemMap {
-                address,
-                size,
-                offset,
-                memory,
-            },
-            link::nothing,
-        )?;
+        physical.users.lock().places += 1;
+        let map = Op::MemMap {
+            address,
+            size,
+            offset,
+            memory,
+        };
+        link::ask(&map, link::nothing).inspect_err(|_| {
+            // The first failure is the one to report.
+            let _ = self.lose(memory, |users| &mut users.places);
+        })?;
         let context = crate::object::context::current_or_none();
         let context = context.map_or(ContextId::NULL, |context| context.handle);
         blocks.insert(Block {
@@ -216,9 +255,14 @@ impl PhysicalMemory {
             .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
         let inside = |start: Address| (address..end).contains(&start);
-        blocks.remove_if(|block| matches!(block.kind, Kind::Mapped(_)) && inside(block.start));
+        let gone =
+            blocks.remove_if(|block| matches!(block.kind, Kind::Mapped(_)) && inside(block.start));
         self.access.lock().retain(|start, _| !inside(*start));
-        Ok(())
+        let lose = |block: Arc<Block>| match block.kind {
+            Kind::Mapped(memory) => self.lose(memory, |users| &mut users.places),
+            _ => Ok(()),
+        };
+        gone.into_iter().map(lose).fold(Ok(()), Result::and)
     }
 
     /// Sets which devices may access a mapped range.

@@ -96,3 +96,39 @@ fn part_of_a_page() {
 fn only_the_bytes_that_were_registered_are_pinned() {
     assert!(Stage::start("part_of_a_page").finish());
 }
+
+/// Libraries register several small buffers that the heap has put on one page.
+#[test]
+#[ignore = "a program for its stage"]
+fn neighbours() {
+    context();
+    let mut memory: Vec<u8> = (0..4 * PAGE).map(|n| n as u8).collect();
+    let mut expected = memory.clone();
+    let page = first_page(&mut memory);
+    let offset = page.addr() - memory.as_ptr().addr();
+    let (one, two, three) = (page, page.wrapping_add(80), page.wrapping_add(3000));
+    assert_eq!(register(two, 20), CUDA_SUCCESS);
+    assert_eq!(register(one, 80), CUDA_SUCCESS);
+    assert_eq!(register(three, 1000), CUDA_SUCCESS);
+    assert!(is_pinned(one) && is_pinned(two) && is_pinned(three));
+    assert!(!is_pinned(page.wrapping_add(100)));
+    let twice = register(page.wrapping_add(90), 20);
+    assert_eq!(twice, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    // The page is shared with the worker as long as one of them is registered.
+    assert_eq!(unregister(two), CUDA_SUCCESS);
+    assert!(is_pinned(one) && !is_pinned(two) && is_pinned(three));
+    // SAFETY: the bytes are this function's own.
+    unsafe { two.write(7) };
+    expected[offset + 80] = 7;
+    assert_eq!(unregister(one), CUDA_SUCCESS);
+    assert_eq!(unregister(three), CUDA_SUCCESS);
+    assert!(memory == expected);
+    assert_eq!(register(page, 2 * PAGE), CUDA_SUCCESS);
+    assert_eq!(unregister(page), CUDA_SUCCESS);
+    assert!(memory == expected);
+}
+
+#[test]
+fn buffers_on_one_page_are_registered_and_unregistered_independently() {
+    assert!(Stage::start("neighbours").finish());
+}

@@ -56,9 +56,12 @@ extern "C" fn in_child() {
         return;
     }
     ORPHAN.store(true, Ordering::Relaxed);
+    let mut last = None;
     mirror::thaw(|block| {
-        if block.kind == Kind::Host(HostKind::Registered) {
-            let (start, mapped) = block.pages();
+        let (start, mapped) = block.pages();
+        // Several blocks may lie on the same pages.
+        let is_other = last.replace(start) != Some(start);
+        if is_other && block.kind == Kind::Host(HostKind::Registered) {
             exchange::by_private(start, mapped);
         }
     });

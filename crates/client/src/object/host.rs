@@ -97,16 +97,23 @@ fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
     done
 }
 
-/// All regions that are shared with the worker now, but not memory that the program shares with other processes.
+/// All regions that are shared with the worker now, but not memory that the program shares with other processes. Of several blocks
+/// on the same pages it returns one.
 pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     let mut blocks = memory.host_blocks();
+    blocks.dedup_by_key(|it| it.pages());
     blocks.extend(LEAVING.lock().iter().cloned());
     blocks.retain(|it| it.kind != Kind::Host(HostKind::Shared));
     blocks
 }
 
+/// Held while memory is registered or unregistered, because two calls may concern the same pages.
+static REGISTERING: Mutex<()> = Mutex::new(());
+
 /// Turns ordinary memory, with the rest of its first and its last page, into a shared region at its own address. Memory that
 /// other processes may share stays unchanged, and the worker maps the same file.
+///
+/// Registered memory that lies on the very same pages shares the region, which lives as long as any of it.
 ///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program, which does not unmap their pages meanwhile.
@@ -120,82 +127,73 @@ pub unsafe fn register(
     if size == 0 || address.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let end = address
+        .checked_add(size)
+        .filter(|end| end.checked_add(PAGE).is_some())
+        .ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let start = address.align_down(PAGE);
     let mapped = end.next_multiple_of(PAGE) - start;
-    if memory.overlaps(start, mapped) {
+    let _registering = REGISTERING.lock();
+    let beside = memory.on_pages(start, mapped);
+    let fits = |it: &Arc<Block>| {
+        let is_apart = end <= it.start || it.start + it.size <= address;
+        // A region ends with its context. No page may outlive in it the memory that was registered there, because the program may
+        // unmap that.
+        is_apart
+            && is_registered(it)
+            && it.context == context.handle
+            && it.pages() == (start, mapped)
+    };
+    if !beside.iter().all(fits) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
+    let kind = match beside.first() {
+        Some(other) => other.kind,
+        None => Kind::Host(share(context, (start, mapped), flags)?),
+    };
+    // Only these bytes are pinned memory: other data on their pages stays ordinary memory, of which a copy takes the bytes before
+    // the call returns.
+    let block = Block::new(address, size, kind, context);
+    memory.insert(Block {
+        mapped,
+        flags,
+        ..block
+    });
+    Ok(())
+}
+
+fn is_registered(block: &Block) -> bool {
+    [HostKind::Registered, HostKind::Shared]
+        .map(Kind::Host)
+        .contains(&block.kind)
+}
+
+/// Makes a region of whole pages of the program; returns its kind.
+fn share(context: &Context, (start, mapped): (Address, u64), flags: u32) -> Result<HostKind> {
     match shared_mapping::at(start, mapped) {
-        Backing::Private => {}
-        Backing::Shared(part) => {
-            register_shared(context, (start, mapped), flags, &part)?;
-            remember(
-                memory,
-                context,
-                (address, size),
-                mapped,
-                HostKind::Shared,
-                flags,
-            );
-            return Ok(());
+        Backing::Private => {
+            share_private(context, (start, mapped), flags)?;
+            Ok(HostKind::Registered)
         }
-        Backing::Unknown => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        Backing::Shared(part) => {
+            send_shared(start, mapped, &part)?;
+            ask_to_map(context, start, mapped, HostKind::Shared, flags)?;
+            Ok(HostKind::Shared)
+        }
+        Backing::Unknown => Err(CUDA_ERROR_NOT_SUPPORTED),
     }
+}
+
+fn share_private(context: &Context, (start, mapped): (Address, u64), flags: u32) -> Result {
     let file = memory_file(mapped)?;
     // The pages around the caller's bytes exist, for a page is mapped whole or not at all.
     exchange::by_file(start, mapped, file.as_fd()).map_err(|errno| match errno {
         Errno::FAULT => CUDA_ERROR_INVALID_VALUE,
         _ => CUDA_ERROR_OUT_OF_MEMORY,
     })?;
-    if let Err(status) = announce(
-        context,
-        start,
-        mapped,
-        HostKind::Registered,
-        flags,
-        file.as_fd(),
-    ) {
-        exchange::by_private(start, mapped);
-        return Err(status);
-    }
-    remember(
-        memory,
-        context,
-        (address, size),
-        mapped,
-        HostKind::Registered,
-        flags,
-    );
-    Ok(())
-}
-
-/// Records registered memory. Only the bytes that the program has registered are pinned memory: other data on their pages stays
-/// ordinary memory, of which a copy takes the bytes before the call returns.
-fn remember(
-    memory: &Mirror,
-    context: &Context,
-    (address, size): (Address, u64),
-    mapped: u64,
-    kind: HostKind,
-    flags: u32,
-) {
-    let block = Block::new(address, size, Kind::Host(kind), context);
-    memory.insert(Block {
-        mapped,
-        flags,
-        ..block
-    });
-}
-
-fn register_shared(
-    context: &Context,
-    (start, mapped): (Address, u64),
-    flags: u32,
-    part: &Part,
-) -> Result {
-    send_shared(start, mapped, part)?;
-    ask_to_map(context, start, mapped, HostKind::Shared, flags)
+    let kind = HostKind::Registered;
+    announce(context, start, mapped, kind, flags, file.as_fd())
+        .inspect_err(|_| exchange::by_private(start, mapped))
 }
 
 fn send_shared(address: Address, size: u64, part: &Part) -> Result {
@@ -225,13 +223,15 @@ pub fn send_again(address: Address, size: u64) -> Result {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`: the address lies in registered memory, but that begins elsewhere.
 pub fn unregister(memory: &Mirror, address: Address) -> Result {
-    let kinds = [HostKind::Registered, HostKind::Shared].map(Kind::Host);
-    let is_registered = |block: &Block| kinds.contains(&block.kind);
+    let _registering = REGISTERING.lock();
     if !memory.holds(address, 1, is_registered) {
         return Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     }
     let block = memory.remove(address, is_registered)?;
+    let (start, mapped) = block.pages();
+    let is_last = memory.on_pages(start, mapped).is_empty();
     match block.kind {
+        _ if !is_last => Ok(()),
         Kind::Host(HostKind::Shared) => give_up(block, |_| ()),
         _ => make_ordinary(block),
     }

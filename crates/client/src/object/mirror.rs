@@ -216,6 +216,18 @@ impl Mirror {
             .sum()
     }
 
+    /// The host memory that lies on some of the pages from `start` on, the last first.
+    pub fn on_pages(&self, start: Address, size: u64) -> Vec<Arc<Block>> {
+        let map = self.0.read();
+        let before = map.range(..start.saturating_add(size)).rev();
+        let reaches = |block: &&Arc<Block>| {
+            let (first, mapped) = block.pages();
+            first + mapped > start
+        };
+        let blocks = before.map(|(_, block)| block).take_while(reaches);
+        blocks.cloned().collect()
+    }
+
     /// Whether any block, or a page that one is mapped in, overlaps the range.
     pub fn overlaps(&self, start: Address, len: u64) -> bool {
         self.end_of_overlap(start, len).is_some()

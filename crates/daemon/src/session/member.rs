@@ -10,7 +10,6 @@ use fermata_control::agent::Visible;
 use fermata_control::user::{self, ArrivalStand};
 use serde::{Deserialize, Serialize};
 
-use super::Inner;
 use super::detached::Detached;
 use crate::agent::{Agent, Arrival};
 use crate::proc::ProcessId;
@@ -147,18 +146,6 @@ pub struct Part {
     pub worker: Arc<Worker>,
     /// Its progress.
     pub arrival: user::Arrival,
-}
-
-impl Inner {
-    /// Notes that a worker brings no more data.
-    pub fn brings_no_more(&mut self, worker: &Arc<Worker>) {
-        if let Some(behind) = &mut self.behind {
-            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
-            if behind.parts.is_empty() {
-                self.behind = None;
-            }
-        }
-    }
 }
 
 impl Behind {

@@ -516,6 +516,16 @@ impl Inner {
         !self.ending && behind.is_some_and(|it| open.contains(&it.stand))
     }
 
+    /// Notes that a worker brings no more data.
+    pub fn brings_no_more(&mut self, worker: &Arc<Worker>) {
+        if let Some(behind) = &mut self.behind {
+            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
+            if behind.parts.is_empty() {
+                self.behind = None;
+            }
+        }
+    }
+
     /// Whether a failure now leads to a rollback.
     pub fn rolls_back(&self) -> bool {
         self.is_coming() && self.behind.as_ref().is_some_and(|it| !it.resumed)

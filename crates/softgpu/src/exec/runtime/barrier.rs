@@ -4,9 +4,8 @@
 //! counts warps: a warp has arrived when all its threads that have not ended have, and counts as 32 threads, also where
 //! some have ended or do not exist. Until then even those wait that only arrive.
 
-use std::collections::VecDeque;
-
 use super::context::DeviceThread;
+use super::others::Others;
 use super::warp::Warps;
 
 /// Barriers per block.
@@ -26,14 +25,6 @@ pub mod mode {
     pub const AND: u32 = 3;
     /// Wait, then whether any had.
     pub const OR: u32 = 4;
-}
-
-/// The other fibers of the block: their contexts, and those to be resumed.
-pub struct Others<'b> {
-    /// By fiber.
-    pub contexts: &'b [*mut DeviceThread],
-    /// Fibers that may go on.
-    pub ready: &'b mut VecDeque<u32>,
 }
 
 /// The threads of the block that have not ended.

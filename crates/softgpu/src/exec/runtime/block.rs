@@ -13,11 +13,12 @@ use std::collections::VecDeque;
 
 use corosensei::CoroutineResult;
 
-use super::barrier::{Alive, Barriers, Others};
+use super::barrier::{Alive, Barriers};
 use super::context::{BlockPointer, DeviceThread, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::fiber::Body;
 use super::grid::{Grid, RESERVED_SHARED};
+use super::others::Others;
 use super::signal::Guard;
 use super::warp::Warps;
 use crate::exec::interface::Reach;

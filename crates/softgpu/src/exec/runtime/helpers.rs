@@ -2,9 +2,10 @@
 //!
 //! None of these may panic or touch a kernel's memory: a fault there would not be taken for the kernel's.
 
-use super::barrier::{Alive, Others};
+use super::barrier::Alive;
 use super::block::Block;
 use super::context::{DeviceThread, FUEL, Pause, Stop};
+use super::others::Others;
 use super::warp::Arrival;
 use crate::exec::{WINDOW_BASE, WINDOW_END};
 

@@ -20,6 +20,7 @@ pub(super) mod mbarrier;
 pub(super) mod mma;
 pub(super) mod mxcsr;
 pub(super) mod nested;
+mod others;
 pub(super) mod pool;
 pub(super) mod print;
 pub(super) mod quiet;

@@ -8,9 +8,9 @@
 //! Such a shuffle waits until no other thread can get any further. Lanes ran together if they stand at the same
 //! instruction then, or if it was the last shuffle of both and both have made as many.
 
-use super::barrier::Others;
 use super::context::DeviceThread;
 use super::mma;
+use super::others::Others;
 
 /// Kinds of operation; part of the generated code.
 pub mod kind {

@@ -203,12 +203,9 @@ mod tests {
         graph.subtract(&way, object, 2).unwrap();
         assert!(graph.subtract(&way, object, 1).is_err());
         assert!(graph.subtract(&[], object, 2).is_err());
-        let left = graph.exchange(&way, HeldObjects::default());
-        assert_eq!(
-            left,
-            child
-                .renamed(|path| path.first().map(|id| vec![*id]))
-                .inside(&[])
-        );
+        let mut rest = HeldObjects::default();
+        rest.add(&[NodeId(1)], object, 5).unwrap();
+        assert_eq!(graph.exchange(&way, HeldObjects::default()), rest);
+        assert!(graph.inside(&way).is_empty() && !graph.is_empty());
     }
 }

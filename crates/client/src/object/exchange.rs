@@ -220,6 +220,34 @@ mod tests {
         }
     }
 
+    /// A process has a limited number of mappings.
+    #[test]
+    fn parts_that_were_replaced_are_one_mapping_again() {
+        let size = 64 * PART;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            rustix::mm::mmap_anonymous(null_mut(), size as usize, both, MapFlags::PRIVATE)
+        };
+        let memory = memory.expect("mapped");
+        let start = memory.expose_provenance() as u64;
+        let mappings = || {
+            let table = std::fs::read_to_string("/proc/self/maps").expect("the table");
+            let first = |line: &str| u64::from_str_radix(line.split('-').next()?, 16).ok();
+            let starts = table.lines().filter_map(first);
+            starts
+                .filter(|it| (start..start + size).contains(it))
+                .count()
+        };
+        let file = file(size);
+        by_file(Address::from_raw(start), size, file.as_fd()).expect("replaced");
+        assert_eq!(mappings(), 1);
+        by_private(Address::from_raw(start), size);
+        assert!(mappings() <= 3, "{} mappings", mappings());
+        // SAFETY: the mapping is the test's own.
+        unsafe { rustix::mm::munmap(memory, size as usize).expect("unmapped") };
+    }
+
     /// Libraries register variables on the stack.
     #[test]
     fn the_stack_of_the_calling_thread_can_be_replaced() {

@@ -238,9 +238,13 @@ static inline int fermata_request_ask_(fermata_request *r, const char *about) {
     return r->state;
 }
 
+/* For fermata_request_checkpoint_with: TCP connections to other machines are left out of the image, instead of the checkpoint being
+ * refused. This process keeps them; in a restored one they are closed. */
+#define FERMATA_TCP_CLOSE 1u
+
 /* Asks for an image of this process's session and returns at once: 0, or -1 for an unknown mode ("auto", "stop", "snapshot",
- * "cow", "recopy"). How it goes is in `r`. */
-static inline int fermata_request_checkpoint(fermata_request *r, const char *mode) {
+ * "cow", "recopy"). `flags` is 0 or FERMATA_TCP_CLOSE. How it goes is in `r`. */
+static inline int fermata_request_checkpoint_with(fermata_request *r, const char *mode, unsigned flags) {
     static const char *const modes[] = {"auto", "stop", "snapshot", "cow", "recopy"};
     static unsigned asked;
     char about[64];
@@ -263,9 +267,14 @@ static inline int fermata_request_checkpoint(fermata_request *r, const char *mod
     snprintf(r->id, sizeof r->id, "%08x%08x%08x%08x", (unsigned)now.tv_sec, (unsigned)now.tv_nsec, (unsigned)getpid(),
              (unsigned)n);
     fermata_program_generation_(r->generation);
-    snprintf(about, sizeof about, "checkpoint %s %s", r->id, mode);
+    snprintf(about, sizeof about, "checkpoint %s %s%s", r->id, mode, flags & FERMATA_TCP_CLOSE ? " tcp-close" : "");
     fermata_request_ask_(r, about);
     return 0;
+}
+
+/* The same without flags. */
+static inline int fermata_request_checkpoint(fermata_request *r, const char *mode) {
+    return fermata_request_checkpoint_with(r, mode, 0);
 }
 
 /* How a request stands now: one of the states above. */

@@ -15,7 +15,7 @@ class Schedule:
     for what checkpoints have cost this program so far (see fermata.optimal_interval).
 
     A checkpoint that is still being taken is waited for by none: the next one comes at the first step after it.
-    One that fails is a warning; the program goes on.
+    One that fails is a warning; the program goes on. `mode` and `tcp_close` are those of fermata.checkpoint().
     """
 
     def __init__(
@@ -26,10 +26,12 @@ class Schedule:
         between_failures: float = 3600.0,
         gpus: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        tcp_close: bool = False,
     ) -> None:
         if every is not None and every < 1:
             raise ValueError("a checkpoint is taken after every 1 or more steps")
         self._every, self._seconds, self._mode = every, seconds, mode
+        self._tcp_close = tcp_close
         self._between_failures, self._gpus, self._clock = between_failures, gpus, clock
         self._steps = 0
         self._last = clock()
@@ -64,7 +66,7 @@ class Schedule:
         if not due:
             return None
         self._last, self._slow = now, 0.0
-        self.handle = checkpoint(self._mode)
+        self.handle = checkpoint(self._mode, tcp_close=self._tcp_close)
         return self.handle
 
     def _is_taking(self, now: float) -> bool:

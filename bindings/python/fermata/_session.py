@@ -103,12 +103,16 @@ class Handle:
         self._state, self._error = "failed", CheckpointError(message, hint)
 
 
-def checkpoint(mode: str = "auto", wait: bool = False, name: Optional[str] = None) -> Handle:
+def checkpoint(
+    mode: str = "auto", wait: bool = False, name: Optional[str] = None, tcp_close: bool = False
+) -> Handle:
     """Asks for an image of this process's session, and returns at once; it is taken while the program runs on, as
     `fermata checkpoint --mode` does.
 
     name: name of the image in the folder of images; SESSION-1, SESSION-2, ... if absent.
     wait: return when the image is complete; raises CheckpointError if there is none.
+    tcp_close: leave out TCP connections to other machines, instead of refusing. This process keeps them; in a restored one
+        they are closed.
     """
     if mode not in _MODES:
         raise ValueError(f"the mode is one of {', '.join(_MODES)}, not {mode!r}")
@@ -118,7 +122,8 @@ def checkpoint(mode: str = "auto", wait: bool = False, name: Optional[str] = Non
         say_outside()
         return Handle("", "", "outside")
     handle = Handle(secrets.token_hex(16), _daemon.generation())
-    handle._take(f"checkpoint {handle._id} {mode}\n{name or ''}")
+    close = " tcp-close" if tcp_close else ""
+    handle._take(f"checkpoint {handle._id} {mode}{close}\n{name or ''}")
     return handle.wait() if wait else handle
 
 

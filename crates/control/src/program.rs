@@ -54,6 +54,8 @@ pub enum About {
         id: String,
         /// How.
         mode: Mode,
+        /// Leave out TCP connections to others, instead of refusing.
+        tcp_close: bool,
         /// A name in the folder of images.
         name: Option<String>,
     },
@@ -119,9 +121,15 @@ impl Question {
         let about = match &self.about {
             About::Session => "session".to_owned(),
             About::Ready => "ready".to_owned(),
-            About::Checkpoint { id, mode, name } => {
+            About::Checkpoint {
+                id,
+                mode,
+                tcp_close,
+                name,
+            } => {
                 let name = name.as_deref().unwrap_or("");
-                format!("checkpoint {id} {}\n{name}", mode.name())
+                let close = if *tcp_close { " tcp-close" } else { "" };
+                format!("checkpoint {id} {}{close}\n{name}", mode.name())
             }
             About::Status { id } => format!("status {id}"),
             About::Room {
@@ -154,6 +162,11 @@ impl Question {
             Some("checkpoint") => About::Checkpoint {
                 id: id(words.next())?,
                 mode: mode(words.next())?,
+                tcp_close: match words.next() {
+                    None => false,
+                    Some("tcp-close") => true,
+                    Some(_) => return Err("there is no such way to take an image"),
+                },
                 name: lines.next().filter(|it| !it.is_empty()).map(str::to_owned),
             },
             Some("status") => About::Status {
@@ -240,9 +253,20 @@ mod tests {
         let about = About::Checkpoint {
             id: id(),
             mode: Mode::Cow,
+            tcp_close: false,
             name: Some("x".to_owned()),
         };
         assert_eq!(read("fermata 1\nt\ncheckpoint a1 cow\nx\n"), Ok(about));
+        let closing = Question {
+            token: "t".to_owned(),
+            about: About::Checkpoint {
+                id: id(),
+                mode: Mode::Auto,
+                tcp_close: true,
+                name: None,
+            },
+        };
+        assert_eq!(Question::parse(closing.encode().as_bytes()), Ok(closing));
         assert_eq!(
             read("fermata 1\nt\nstatus a1\n"),
             Ok(About::Status { id: id() })
@@ -273,6 +297,8 @@ mod tests {
             "fermata 1\nt\nstatus a b\n",
             "fermata 1\nt\ncheckpoint a\n",
             "fermata 1\nt\ncheckpoint a fast\n",
+            "fermata 1\nt\ncheckpoint a cow tcp\n",
+            "fermata 1\nt\ncheckpoint a cow tcp-close x\n",
             "fermata 1\nt\nkill a\n",
             "fermata 1\nt\nroom 0 1\n",
             "fermata 1\nt\nroom 0 x -\n",

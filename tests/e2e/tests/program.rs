@@ -1,5 +1,7 @@
 //! Programs that checkpoint themselves: `import fermata` and `fermata_program.h`, from inside what is being checkpointed.
 
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -104,6 +106,51 @@ fn a_program_in_python_checkpoints_itself_and_knows_that_it_was_restored() -> Re
         let want = format!("restored from {image}\ntaken\nwhole\n");
         ensure!(status == 0 && log == want, "{image}: {status}: {log}");
     }
+    scene.close()
+}
+
+/// Has a connection to the test, and says what becomes of it.
+const CONNECTED: &str = "
+import socket, sys
+sys.path.insert(0, sys.argv[1])
+import fermata
+link = socket.create_connection(('127.0.0.1', int(sys.argv[2])))
+try:
+    fermata.checkpoint(wait=True)
+except fermata.CheckpointError as error:
+    print('refused:', 'tcp-close' in error.hint, flush=True)
+handle = fermata.checkpoint(name='closed', wait=True, tcp_close=True)
+print(handle.state, flush=True)
+print(link.recv(4), flush=True)
+";
+
+#[test]
+fn a_program_with_a_connection_leaves_it_out_if_it_says_so() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port().to_string();
+    let words = ["-c", CONNECTED, &package()?, &port];
+    let variables = [("PYTHONDONTWRITEBYTECODE", "1")];
+    fermata.run_with(&variables, "first", Device::Soft, Path::new(PYTHON), &words)?;
+    let (mut link, _) = listener.accept()?;
+    scene.wait_says("first", "taken")?;
+    link.write_all(b"word")?;
+    let status = fermata.wait_exit("first", PROGRAM_LIMIT)?;
+    let log = fermata.log("first")?;
+    ensure!(
+        status == 0 && log == "refused: True\ntaken\nb'word'\n",
+        "{status}: {log}"
+    );
+    scene
+        .try_restore("closed", "second")?
+        .success("fermata restore")?;
+    let status = fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(
+        status == 0 && log == "refused: True\nrestored\nb''\n",
+        "{status}: {log}"
+    );
     scene.close()
 }
 

@@ -106,12 +106,26 @@ fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Answer {
             session.lock().ready = true;
             Answer::Done
         }
-        About::Checkpoint { id, mode, name } => {
+        About::Checkpoint {
+            id,
+            mode,
+            tcp_close,
+            name,
+        } => {
             if name.as_deref().is_some_and(|it| check_name(it).is_err()) {
                 return refused("that cannot be the name of an image");
             }
             if asked.begin(&session, &id) {
-                begin(daemon, asked, &session, &id, mode, name);
+                let request = Checkpoint {
+                    session: session.name.clone(),
+                    output: name.as_deref().map(Into::into),
+                    mode,
+                    then: Then::Run,
+                    pool_bytes: DEFAULT_POOL,
+                    validate: Validate::default(),
+                    tcp_close,
+                };
+                begin(daemon, asked, &session, &id, request);
             }
             asked.find(&session, &id).unwrap_or(Answer::Unknown)
         }
@@ -181,18 +195,8 @@ fn begin(
     asked: &Arc<Asked>,
     session: &Arc<Session>,
     id: &str,
-    mode: Mode,
-    name: Option<String>,
+    request: Checkpoint,
 ) {
-    let request = Checkpoint {
-        session: session.name.clone(),
-        output: name.as_deref().map(Into::into),
-        mode,
-        then: Then::Run,
-        pool_bytes: DEFAULT_POOL,
-        validate: Validate::default(),
-        tcp_close: false,
-    };
     let work = {
         let (daemon, asked, session) = (daemon.clone(), asked.clone(), session.clone());
         let id = id.to_owned();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use fermata_control::program::{About, Answer, MOST_BYTES, Question, SOCKET};
-use fermata_control::user::{Checkpoint, DEFAULT_POOL, Mode, Then, Validate};
+use fermata_control::user::{Checkpoint, DEFAULT_POOL, Then, Validate};
 use fermata_store::image::check_name;
 use parking_lot::Mutex;
 use tracing::warn;

@@ -21,6 +21,8 @@ use crate::failure::{ANOTHER_FOLDER, Failure, INTERNAL, USER, sentence};
 use crate::printer::Printer;
 use crate::progress::Progress;
 
+/// How the control group of a daemon ends that systemd has started.
+const SERVICE: &str = "/fermata.service";
 const PEER: &str = "the daemon";
 /// A daemon that has started and does not listen for this long hangs.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -99,6 +101,13 @@ impl Daemon {
         let pid = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let lives = || self.stat().is_some_and(|stat| !has_ended(&stat));
         pid.is_none_or(|pid| wait::process_ends(pid, limit, lives))
+    }
+
+    /// Whether it belongs to one of Fermata's systemd units, which starts the next.
+    pub fn is_service(&self) -> bool {
+        let pid = self.connection.peer_pid().ok();
+        let group = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
+        group.is_some_and(|it| it.trim_end().ends_with(SERVICE))
     }
 
     /// It has closed the connection: lets it end, for a moment at most.

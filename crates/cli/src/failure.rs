@@ -111,6 +111,15 @@ impl Failure {
         }
     }
 
+    /// As a failure after the program of `run` has ended, with the status that it has.
+    #[must_use]
+    pub fn after_end(self) -> Self {
+        Self {
+            started: true,
+            ..self
+        }
+    }
+
     /// As a failure before the program of `run` has started, unless it is known that it has.
     #[must_use]
     pub fn before_start(self) -> Self {
@@ -249,6 +258,8 @@ mod tests {
             let failure = Failure::new(status, "x").after_start().before_start();
             assert_eq!(failure.status, told);
         }
+        let ended = Failure::new(INTERNAL, "x").after_end().before_start();
+        assert_eq!(ended.status, INTERNAL);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use fermata_control::wait;
 use rustix::process::{Pid, Signal};
 
 /// A process, told from later ones with the same number by its start time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ProcessId {
     /// Number as the daemon sees it.
     pub pid: u32,

@@ -67,7 +67,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         file.clone().into_os_string(),
     );
     let status = run::attended(args.program, vec![variable], printer)?;
-    tell(status, &folder, &file, printer).map_err(Failure::after_start)
+    tell(status, &folder, &file, printer).map_err(Failure::after_end)
 }
 
 /// Draws and prints the record of a program that has ended with `status`, which is returned.

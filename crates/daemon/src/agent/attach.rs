@@ -147,6 +147,8 @@ pub fn rejoin(
     worker: &Arc<Worker>,
     detached: Detached,
 ) -> Result<Reattached> {
+    // The end of a connection that failed may remove the process from the session.
+    let visible = session.lock().sees(detached.process);
     reattach(daemon, session, worker, detached, None).or_else(|failure| {
         if !detached.process.alive() || worker.lost().is_some() {
             return Err(failure);
@@ -156,7 +158,9 @@ pub fn rejoin(
             "`{}` is woken once more: {}",
             session.name, failure.message
         );
-        reattach(daemon, session, worker, detached, None)
+        let come = reattach(daemon, session, worker, detached, None)?;
+        session.lock().member_or_new(detached.process).visible = visible;
+        Ok(come)
     })
 }
 

@@ -339,12 +339,15 @@ impl Temporary {
     }
 }
 
-/// Whether any process has a file open, or mapped. The daemon itself has those open that it has placed for a restore.
+/// Whether any process has a file open, or mapped. The daemon itself has those open that it has placed for a restore, and is looked
+/// at first: other copies of the program wait meanwhile.
 fn is_used(file: &fs::Metadata) -> bool {
     let is_it = |path: PathBuf| {
         fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
     };
-    proc::all().into_iter().any(|pid| {
+    let own = std::process::id();
+    let others = proc::all().into_iter().filter(|pid| *pid != own);
+    std::iter::once(own).chain(others).any(|pid| {
         let of_it = |name: &str| {
             let entries = fs::read_dir(format!("/proc/{pid}/{name}"));
             let mut paths = entries.into_iter().flatten().flatten().map(|it| it.path());

@@ -53,10 +53,11 @@ pub fn pause(
     let mut turn = Turn::take_settled(&session)?;
     refuse_paused(&session)?;
     check_running(&session)?;
-    remove_last(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut attempts = 1;
     let paused = loop {
+        // Also that of an attempt that failed.
+        remove_last(&session)?;
         let present = Present::of(&session);
         let failure = match attempt(daemon, &session, request, report) {
             Ok(paused) => break paused,

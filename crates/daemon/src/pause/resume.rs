@@ -9,9 +9,11 @@
 //! data (`Pace::Certain`), unless the user asks otherwise. If the daemon dies in between, processes are parked, with a worker or
 //! without: the next daemon gives those without one a new worker, which loads the entry (`returning`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata_control::agent::Visible;
 use fermata_control::user::{self, DeviceChoice, SessionState};
 use fermata_control::wait;
 use fermata_control::worker::{FailureKind, LoadCheck, Pace, ToWorker};
@@ -34,6 +36,7 @@ use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::gpu::driver::Driver;
 use crate::phases::Phases;
+use crate::proc::ProcessId;
 use crate::session::Session;
 use crate::worker::Worker;
 
@@ -49,6 +52,8 @@ struct Return<'a> {
     entry: Entry,
     pace: Pace,
     phases: Phases,
+    /// The GPUs that its processes see.
+    sights: HashMap<ProcessId, Visible>,
 }
 
 /// A parked process, and a worker that is ready to serve it.
@@ -79,6 +84,7 @@ pub fn resume(
         entry,
         pace,
         phases: Phases::start(),
+        sights: sights(&session),
     };
     if let Err(failure) = back.all(report) {
         if !session.lock().workers().is_empty() {
@@ -133,6 +139,7 @@ pub fn revive(
             entry,
             pace: Pace::Certain,
             phases: Phases::start(),
+            sights: sights(session),
         };
         let driver = back.driver()?;
         Ok((back, driver))
@@ -287,10 +294,8 @@ impl Return<'_> {
         let part = self.entry.part(detached.process, image);
         let no_part = || cannot_load(self.session, lacking());
         let (part, folder) = part.ok_or_else(no_part)?;
-        let visible = self.session.lock().sees(detached.process);
-        let variables = self
-            .session
-            .variables_of_process(driver.soft, visible.as_ref());
+        let visible = self.sights.get(&detached.process);
+        let variables = self.session.variables_of_process(driver.soft, visible);
         let pool = &self.daemon.pool;
         let worker = pool
             .take_for(driver, &variables, part.kernels_first, None)
@@ -377,6 +382,9 @@ impl Return<'_> {
             return failed;
         }
         if let Err(failure) = self.note(&ready) {
+            let mut inner = self.session.lock();
+            ready.iter().for_each(|it| inner.brings_no_more(&it.1));
+            drop(inner);
             end_all(ready.iter().map(|it| &it.1));
             failed.extend(ready.into_iter().map(|it| (it.0, failure.clone())));
             return failed;
@@ -439,6 +447,7 @@ impl Return<'_> {
             let member = inner.member_or_new(detached.process);
             let worker = member.worker.take();
             member.part();
+            member.visible = self.sights.get(&detached.process).cloned();
             member.detached = Some(detached);
             if let Some(worker) = &worker {
                 inner.brings_no_more(worker);
@@ -447,6 +456,14 @@ impl Return<'_> {
         };
         end_all(worker.iter());
     }
+}
+
+/// The GPUs that the processes of a session see. The end of a connection may remove a process from it that comes back.
+fn sights(session: &Session) -> HashMap<ProcessId, Visible> {
+    let inner = session.lock();
+    let each = inner.members.iter();
+    each.filter_map(|it| Some((it.process, it.visible.clone()?)))
+        .collect()
 }
 
 /// Whether a process waits to be woken, or does so soon.

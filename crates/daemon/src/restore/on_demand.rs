@@ -13,6 +13,7 @@ use fermata_control::user::{Arrival, ArrivalStand};
 use fermata_control::worker::{FailureKind, FromWorker, Miss, Restoring, Stand, ToWorker};
 
 use crate::failure::{Failure, Hint, Result, fail};
+use crate::parallel::each_at_once;
 use crate::phases::{self};
 use crate::session::{Behind, Part, Session};
 use crate::worker::{STEP_TIME, Worker, unexpected};
@@ -182,9 +183,10 @@ pub(crate) fn settle(session: &Session, until: Instant) -> Result<()> {
 /// `Locked`.
 pub(crate) fn check_whole(session: &Session) -> Result<()> {
     let workers = session.lock().workers();
+    let stands = each_at_once(workers, "whole", |it| ask(&it));
     // The steps of the stop tell about a worker that does not answer.
-    let loads = |it: &Arc<Worker>| ask(it).is_ok_and(|it| it.stand == Stand::Coming);
-    match workers.iter().any(loads) {
+    let mut stands = stands.into_iter().flatten();
+    match stands.any(|it| it.stand == Stand::Coming) {
         true => Err(still_coming(session)),
         false => Ok(()),
     }

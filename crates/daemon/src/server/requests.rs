@@ -122,13 +122,14 @@ fn answer(
     request: Request,
     fds: Vec<OwnedFd>,
 ) -> Result<FromDaemon> {
-    if request.protocol != PROTOCOL {
+    let ends = matches!(request.verb, Verb::Shutdown { .. } | Verb::Leave);
+    if request.protocol != PROTOCOL && !ends {
         let message = format!(
             "the tool speaks protocol {}, the daemon {PROTOCOL}",
             request.protocol
         );
         return Err(fail(FailureKind::Internal, message)
-            .hint("both must be of one release: end the daemon and try again"));
+            .hint("both must be of one release: `fermata shutdown` ends the daemon, or `fermata shutdown --keep` if sessions run; then try again"));
     }
     let mut last = (String::new(), std::time::Instant::now());
     let mut progress = |phase: &str, done: u64, total: u64| {
@@ -329,10 +330,13 @@ fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
 
 /// Whether the daemon can end without harm to sessions that go on.
 fn leave(daemon: &Daemon) -> Result<FromDaemon> {
-    let busy = daemon
-        .sessions()
-        .into_iter()
-        .find(|it| it.live() && it.is_changing());
+    if std::process::id() == 1 {
+        let message = "the daemon is the first process of its container, which ends with it";
+        return Err(fail(FailureKind::User, message)
+            .hint("`fermata shutdown --force` ends it with all sessions"));
+    }
+    // Also those that have ended: their last image may still be written.
+    let busy = daemon.sessions().into_iter().find(|it| it.is_changing());
     match busy {
         None => Ok(FromDaemon::Done),
         Some(session) => {

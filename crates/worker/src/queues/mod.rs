@@ -69,6 +69,19 @@ struct Open {
     waits: bool,
 }
 
+impl Open {
+    /// Adds work that was issued after it.
+    fn join(&mut self, later: Self) {
+        if self.pieces.is_empty() {
+            *self = later;
+            return;
+        }
+        self.cost += later.cost;
+        self.pieces.extend(later.pieces);
+        self.waits |= later.waits;
+    }
+}
+
 #[derive(Debug)]
 struct Count<E> {
     issued: u64,
@@ -306,7 +319,8 @@ impl<E: Copy> Queues<E> {
         })
     }
 
-    /// Notes that all work up to `mark` is done.
+    /// Notes that all work up to `mark` is done. Work that was given less time than it was estimated to take corrects its
+    /// estimate: a program that synchronises after a few launches has no other event.
     pub fn complete(&mut self, stream: StreamRef, mark: u64) {
         let Some(count) = self.counts.get_mut(&stream) else {
             return;
@@ -314,19 +328,25 @@ impl<E: Copy> Queues<E> {
         let mark = mark.min(count.issued);
         self.held -= mark.saturating_sub(count.done);
         count.done = count.done.max(mark);
-        let mut gone = 0;
+        let mut gone = Open::default();
         while let Some(first) = count.paces.pop_front_if(|it| it.upto <= mark) {
-            gone += first.work.cost;
+            gone.join(first.work);
             self.spent.push((stream.context, first.event));
         }
         if mark == count.issued {
-            gone += std::mem::take(&mut count.open).cost;
+            gone.join(std::mem::take(&mut count.open));
             count.paced = count.issued;
         }
-        if gone > 0 {
-            count.passed = Some((self.clock)());
-            count.cost -= gone;
-            self.cost -= gone;
+        if gone.cost > 0 {
+            let now = (self.clock)();
+            count.passed = Some(now);
+            count.cost -= gone.cost;
+            self.cost -= gone.cost;
+            // From when it was issued, because what came before may have ended long before that was seen.
+            let most = gone.began.map(|began| now.saturating_duration_since(began));
+            if let Some(most) = most.filter(|most| most.as_nanos() < u128::from(gone.cost)) {
+                self.costs.learn(&gone.pieces, Duration::ZERO, most);
+            }
         }
     }
 
@@ -432,6 +452,29 @@ mod tests {
             }
         }
         number
+    }
+
+    #[test]
+    fn a_synchronisation_teaches_what_work_takes_at_most() {
+        let (mut queues, stream) = (queues(), stream(2));
+        // Unknown, so an event is due at once.
+        assert!(queues.issue(stream, 1, KERNEL));
+        queues.paced(stream, Some(1));
+        later(30);
+        queues.complete(stream, u64::MAX);
+        assert_eq!(queues.costs.of(KERNEL), 30_000);
+        for _ in 0..4 {
+            assert!(!queues.issue(stream, 1, KERNEL), "no event is needed");
+        }
+        later(20);
+        queues.complete(stream, u64::MAX);
+        assert_eq!(queues.costs.of(KERNEL), 5_000);
+        // More time than it was given to take teaches nothing.
+        assert!(!queues.issue(stream, 1, KERNEL));
+        later(70_000);
+        queues.complete(stream, u64::MAX);
+        assert_eq!(queues.costs.of(KERNEL), 5_000);
+        assert_eq!((queues.held, queues.cost), (0, 0));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 #[path = "../../adversary/mod.rs"]
 pub mod adversary;
+pub mod appender;
 pub mod case;
 pub mod command;
 pub mod deaths;

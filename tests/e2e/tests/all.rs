@@ -47,6 +47,7 @@ mod shared;
 mod shm;
 mod siblings;
 mod steps;
+mod still;
 mod tables;
 mod trust;
 mod unforeseen;

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use fermata_e2e::appender::{check_still, wait_grows, words};
 use fermata_e2e::case::Device;
 use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
-use fermata_e2e::processes::look_up;
+use fermata_e2e::processes::{Process, look_up};
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// It prints every twentieth step, and stands still at [`HELD`] until it is let go: then it is soon at its end.
@@ -495,6 +496,69 @@ fn a_daemon_that_dies_in_the_middle_leaves_the_program_unlocked() -> Result<()> 
     program.checkpoint("y", &[])?.success("checkpoint")?;
     program.check_goes_on()?;
     program.kill()?;
+    scene.close()
+}
+
+/// A process without CUDA that appends to a file, with a program below it.
+fn appending(scene: &Scene) -> Result<ByHand<'_>> {
+    let heat = scene.tree().program("heat2d")?;
+    let mut shell = in_own_session("/bin/sh");
+    shell.args(words(Some(&format!(
+        "{} {}",
+        heat.display(),
+        SLOW.join(" ")
+    ))));
+    let program = ByHand::run(scene, shell)?;
+    program.wait_steps(2)?;
+    wait_grows(scene)?;
+    Ok(program)
+}
+
+/// Takes an image with which the program ends, and does `meanwhile` between its dump and the image.
+fn ended_by(
+    program: &ByHand<'_>,
+    image: &str,
+    meanwhile: impl FnOnce(Process) -> Result<()>,
+) -> Result<Finished> {
+    let halt = Halt::at(program.scene, "commit")?;
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| program.checkpoint(image, &["--then", "stop"]));
+        let done = halt.wait().and_then(meanwhile);
+        drop(halt);
+        let taken = taken.join().map_err(|_| anyhow::anyhow!("a thread"))?;
+        done.and(taken)
+    })
+}
+
+#[test]
+fn no_process_runs_between_its_dump_and_the_end_of_the_program() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = appending(&scene)?;
+    let done = ended_by(&program, "image", |_| check_still(&scene))?;
+    expect(&done, 0, &["has been ended"])?;
+    restore(&scene, "image", "again", &[])?.success("restore")?;
+    wait_grows(&scene)?;
+    scene.fermata().kill("again")?;
+    drop(program);
+    scene.close()
+}
+
+#[test]
+fn all_processes_go_on_when_there_is_no_image_to_end_with() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = appending(&scene)?;
+    let taken = scene.fermata().image("taken");
+    let refused = ended_by(&program, "taken", |_| Ok(fs::create_dir(&taken)?))?;
+    ensure!(refused.status != 0, "{refused:?}");
+    wait_grows(&scene)?;
+    program.check_goes_on()?;
+    let refused = ended_by(&program, "lost", |daemon| kill_nine(&daemon))?;
+    ensure!(refused.status != 0, "{refused:?}");
+    wait_grows(&scene)?;
+    program.check_goes_on()?;
+    let done = program.checkpoint("image", &["--then", "stop"])?;
+    expect(&done, 0, &["has been ended"])?;
+    drop(program);
     scene.close()
 }
 

@@ -126,6 +126,7 @@ impl Taking<'_> {
         })?;
         let mut parts = Parts {
             copy: stop.copy,
+            held: stop.held,
             parked: stop.parked,
             waited: stop.waited,
             began,
@@ -169,6 +170,7 @@ impl Taking<'_> {
             )),
             Err(failure) => {
                 if !parts.resumed {
+                    drop(parts.held.take());
                     self.recover(&parts.parked);
                 }
                 Err(failure)

@@ -5,7 +5,6 @@ use std::time::Duration;
 use fermata_control::user::{Checkpointed, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use parking_lot::Mutex;
-use rustix::process::Signal;
 use tracing::warn;
 
 use super::image::{describe, folder_bytes};
@@ -13,9 +12,11 @@ use super::parts::Parts;
 use super::sum::{Progress, sum};
 use super::taking::Taking;
 use crate::agent::bring_back::{Parked, bring_back};
+use crate::criu::dump::Held;
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::parallel::all_at_once;
 use crate::progress::Report;
+use crate::session::Session;
 use crate::worker::unexpected;
 
 /// How long a worker may take to hash and sync what it has read.
@@ -84,6 +85,7 @@ impl Taking<'_> {
         let image = match committed {
             Ok(image) => image.dir().to_owned(),
             Err(failure) => {
+                drop(parts.held.take());
                 if let Err(first) = resumed {
                     warn!(session = %session.name, "nor is there an image: {}", failure.message);
                     return Err(first);
@@ -103,15 +105,7 @@ impl Taking<'_> {
             return Err(fail(failure.kind, message).hint(hint));
         }
         if then == Then::Stop {
-            // Fails only when it has just ended by itself.
-            let _ = session.signal(Signal::KILL.as_raw());
-            if !session.wait(STOP_TIME) {
-                let message = format!(
-                    "the image is complete, but session `{}` does not end",
-                    session.name
-                );
-                return Err(fail(FailureKind::Internal, message));
-            }
+            end(session, parts.held.take())?;
         }
         Ok(Checkpointed {
             session: session.name.clone(),
@@ -135,6 +129,18 @@ impl Taking<'_> {
         // The first failure is reported; `ps` shows the effect of this one.
         let _ = bring_back(self.daemon, self.session, parked);
     }
+}
+
+/// Ends a program whose image is complete.
+fn end(session: &Session, held: Option<Held>) -> Result<()> {
+    if !session.ends_held(held, STOP_TIME) {
+        let message = format!(
+            "the image is complete, but session `{}` does not end",
+            session.name
+        );
+        return Err(fail(FailureKind::Internal, message));
+    }
+    Ok(())
 }
 
 /// Waits until the workers of these processes have written what they have read; returns the totals.

@@ -14,7 +14,7 @@ use super::taking::Taking;
 use crate::criu;
 use crate::criu::DUMP_LOG;
 use crate::criu::core::clear_registrations;
-use crate::criu::dump::{Dump, Dumping};
+use crate::criu::dump::{Done, Dump, Dumping, Held};
 use crate::criu::kept_logs::keep_hint;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::host::HostCopy;
@@ -50,6 +50,8 @@ pub(super) struct Dumped {
     pub(super) stopped: Duration,
     /// Memory that CRIU has left out.
     pub(super) copy: Option<HostCopy>,
+    /// The program, if CRIU keeps it from running.
+    pub(super) held: Option<Held>,
 }
 
 impl Dumped {
@@ -136,6 +138,7 @@ impl Taking<'_> {
         let how = Dump {
             tcp_close: self.tcp_close,
             filtered,
+            held: self.ends,
             ..Dump::default()
         };
         Dumping::begin(&self.criu, self.root.pid, &host, how)
@@ -175,7 +178,8 @@ impl Taking<'_> {
                 dumping.go(&mut || files())
             });
         }
-        let stopped = dumped.map_err(|failure| self.explained(failure))?;
+        // After a failure below, the program runs on before this returns.
+        let Done { stopped, held } = dumped.map_err(|failure| self.explained(failure))?;
         let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
         let connections =
             dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;
@@ -202,6 +206,7 @@ impl Taking<'_> {
             connections,
             stopped,
             copy,
+            held,
         })
     }
 

@@ -172,6 +172,7 @@ impl<'a> Taking<'a> {
             draft,
             root,
             tcp_close: request.tcp_close,
+            ends: request.then == Then::Stop,
             // If the program is to be ended, the total time counts, and CRIU alone is faster.
             copies_memory: ahead && request.then == Then::Run,
             needed_bytes,
@@ -194,6 +195,7 @@ impl<'a> Taking<'a> {
             dumped.note(&mut record);
             let parts = Parts {
                 copy: dumped.copy,
+                held: dumped.held,
                 stopped_seconds: dumped.stopped.as_secs_f64(),
                 resumed: true,
                 saved: true,

@@ -5,6 +5,7 @@ use std::time::Instant;
 use fermata_control::user::{Mode, Totals, Waited};
 
 use crate::agent::bring_back::Parked;
+use crate::criu::dump::Held;
 use crate::host::{HostCopy, HostPages};
 use crate::images::record::Record;
 use crate::pause::data::Entry;
@@ -14,6 +15,8 @@ pub(super) struct Parts {
     pub(super) record: Record,
     /// Host memory whose writes are still tracked.
     pub(super) copy: Option<HostCopy>,
+    /// The program, if CRIU keeps all its processes from running. It must be dropped before they are brought back.
+    pub(super) held: Option<Held>,
     /// Host memory that is to become part of the image.
     pub(super) pages: Option<HostPages>,
     pub(super) device: Totals,
@@ -44,6 +47,7 @@ impl Parts {
         Self {
             record,
             copy: None,
+            held: None,
             pages: None,
             device: Totals::default(),
             parked: Vec::new(),

@@ -49,6 +49,7 @@ impl Taking<'_> {
         // How long the program has stood still before is no matter of the image.
         let parts = Parts {
             copy: dumped.copy,
+            held: dumped.held,
             device,
             paused: Some(entry),
             resumed: true,

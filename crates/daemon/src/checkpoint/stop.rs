@@ -11,6 +11,7 @@ use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
 use crate::agent::bring_back::Parked;
+use crate::criu::dump::Held;
 use crate::failure::{Hint as _, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record::{AgentRecord, Record};
@@ -24,6 +25,8 @@ pub(super) struct Stop {
     pub(super) record: Record,
     /// Host memory that CRIU has left out, still tracked.
     pub(super) copy: Option<HostCopy>,
+    /// Its processes, if CRIU keeps all of them from running.
+    pub(super) held: Option<Held>,
     /// Its processes that use CUDA.
     pub(super) parked: Vec<Parked>,
     /// When a device was last given work.
@@ -48,6 +51,7 @@ impl Taking<'_> {
             .moved("device", device.device_bytes + device.host_bytes);
         Ok(Parts {
             copy: stop.copy,
+            held: stop.held,
             device,
             parked: stop.parked,
             waited: stop.waited,
@@ -82,6 +86,7 @@ impl Taking<'_> {
                 let stop = Stop {
                     record,
                     copy: dumped.copy,
+                    held: dumped.held,
                     parked,
                     since: settled.since,
                     waited: settled.waited,

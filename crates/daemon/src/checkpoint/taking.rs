@@ -23,6 +23,8 @@ pub(super) struct Taking<'a> {
     pub root: ProcessId,
     /// Whether TCP connections to processes outside the session are closed in the image (`--tcp-close`).
     pub tcp_close: bool,
+    /// Whether the program ends with the image: then nothing of it runs between its dump and its end.
+    pub ends: bool,
     /// Whether host memory may be copied before the stop.
     pub copies_memory: bool,
     /// Bytes that the image may take on the file system of its folder.

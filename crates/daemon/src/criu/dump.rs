@@ -4,8 +4,11 @@
 //!  begin   CRIU starts and asks the kernel what it has to know ─► "pre-dump": it waits for an answer
 //!  go      answer ─► CRIU stops all processes and dumps them ─► "post-dump": it waits, and they stand still
 //!          `still` ─► answer ─► CRIU lets them go on ─► done
+//!                └► [`Held`]: no answer yet, and they stand still until it is dropped
 //! ```
-//! Until [`Dumping::go`] nothing of the program has been touched, and a dump that is dropped leaves nothing.
+//! Until [`Dumping::go`] nothing of the program has been touched, and a dump that is dropped leaves nothing. At "post-dump" all
+//! of CRIU's files are complete and its code has left the program. CRIU lets the processes go on when it reads the end of its
+//! socket instead of an answer, so a daemon that ends leaves none of them still.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,6 +17,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::FailureKind;
+use rustix::process::Signal;
 
 use crate::criu::end;
 use crate::criu::rpc::{CriuOpts, CriuReq, CriuReqType, CriuResp};
@@ -29,6 +33,8 @@ const WARNINGS: i32 = 2;
 /// Names of the steps.
 const BEFORE: &str = "pre-dump";
 const BEHIND: &str = "post-dump";
+/// No step has this name.
+const NONE: &str = "";
 
 /// What is special about a dump.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,6 +45,8 @@ pub struct Dump {
     pub filtered: bool,
     /// The program may be of the session of the shell that has started it.
     pub shell_job: bool,
+    /// After the dump the program stands still until [`Held`] is dropped.
+    pub held: bool,
 }
 
 /// A dump under way.
@@ -49,6 +57,20 @@ pub struct Dumping {
     socket: Option<OwnedFd>,
     child: Option<Child>,
     ready: bool,
+    held: bool,
+}
+
+/// A dumped tree that CRIU keeps from running. When this is dropped, CRIU lets it go, and only then the drop returns.
+#[derive(Debug)]
+pub struct Held(Dumping);
+
+/// The outcome of a dump.
+#[derive(Debug)]
+pub struct Done {
+    /// How long the program stood still because of CRIU, until the dump was complete.
+    pub stopped: Duration,
+    /// The program, if it was to stand still after the dump.
+    pub held: Option<Held>,
 }
 
 impl Criu {
@@ -105,6 +127,7 @@ impl Dumping {
             socket: Some(ours),
             child: Some(child),
             ready: false,
+            held: how.held,
         };
         // If CRIU has ended already, the next call says why.
         let _ = criu::send(dumping.socket()?, &request);
@@ -125,12 +148,12 @@ impl Dumping {
     }
 
     /// Dumps the tree; `still` is called while all its processes stand still, and a failure of it is one of the dump. The
-    /// program runs on, also after a failure. That takes as long as it takes: a CRIU that is killed leaves its code in the
-    /// program, which does not survive that. Returns how long the program stood still because of CRIU.
+    /// program runs on, unless it is to be held, and always after a failure. That takes as long as it takes: a CRIU that is
+    /// killed leaves its code in the program, which does not survive that.
     ///
     /// # Errors
     /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
-    pub fn go(mut self, still: &mut dyn FnMut() -> Result<()>) -> Result<Duration> {
+    pub fn go(mut self, still: &mut dyn FnMut() -> Result<()>) -> Result<Done> {
         if !self.ready {
             self.ready()?;
         }
@@ -142,17 +165,28 @@ impl Dumping {
         self.answer(true)?;
         let (answer, failed) = match self.until(BEHIND, None)? {
             Some(answer) => (Ok(answer), None),
+            None if self.held => {
+                let held = Held(self);
+                still()?;
+                return Ok(Done {
+                    stopped: begun.elapsed(),
+                    held: Some(held),
+                });
+            }
             None => {
                 let failed = still().err();
                 self.answer(failed.is_none())?;
                 (self.receive(None), failed)
             }
         };
-        let took = begun.elapsed();
+        let stopped = begun.elapsed();
         let checked = self.checked(answer);
         match failed {
             Some(failure) => Err(failure),
-            None => checked.map(|()| took),
+            None => checked.map(|()| Done {
+                stopped,
+                held: None,
+            }),
         }
     }
 
@@ -169,6 +203,11 @@ impl Dumping {
                 _ => self.answer(true)?,
             }
         }
+    }
+
+    /// Waits for CRIU's last answer, and lets every step pass.
+    fn end(&self) -> Result<()> {
+        self.until(NONE, None).map(drop)
     }
 
     fn receive(&self, limit: Option<Duration>) -> io::Result<CriuResp> {
@@ -198,6 +237,27 @@ impl Dumping {
     fn socket(&self) -> Result<&OwnedFd> {
         let closed = || fail(FailureKind::Internal, "CRIU's socket is closed");
         self.socket.as_ref().ok_or_else(closed)
+    }
+}
+
+impl Held {
+    /// Kills every process of the tree before CRIU lets it go, so that none runs on. CRIU closes their connections.
+    pub fn kill(self) {
+        let root = self.0.target;
+        // Its number may be another process's by now.
+        if root.alive() {
+            let tree = proc::still_tree(root.pid).into_iter();
+            tree.filter_map(ProcessId::of)
+                .for_each(|it| it.signal(Signal::KILL));
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // CRIU writes nothing more to the image when it is told that this step has failed. A CRIU that does not answer any
+        // more has ended, and holds nothing.
+        let _ = self.0.answer(false).and_then(|()| self.0.end());
     }
 }
 

@@ -16,18 +16,16 @@ use fermata_store::image::{
     DeviceRecord, Draft, HostRecord, Image, Manifest, Program, SessionTotals, sweep_drafts,
 };
 use fermata_store::moments;
-use rustix::process::Signal;
 use tracing::{info, warn};
 
 use super::examine::Target;
 use super::helper::Helper;
 use crate::checkpoint::{explain, folder_bytes, no_connection, note_folders, target};
-use crate::criu::dump::{Dump, Dumping};
+use crate::criu::dump::{Done, Dump, Dumping, Held};
 use crate::criu::kept_logs::keep_hint;
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint as _, OrFail as _, Result, fail, from_store};
-use crate::helpers::namespace::kill_tree;
 use crate::images::record::{self, Record};
 use crate::images::space;
 use crate::open_files::tcp::dumped;
@@ -53,6 +51,8 @@ pub(super) struct ByDriver<'a> {
     criu: Criu,
     draft: Draft,
     tcp_close: bool,
+    /// Whether the program ends with the image: then nothing of it runs between its dump and its end.
+    ends: bool,
     phases: Phases,
 }
 
@@ -76,6 +76,7 @@ impl<'a> ByDriver<'a> {
             criu,
             draft,
             tcp_close: request.tcp_close,
+            ends: request.then == Then::Stop,
             phases: Phases::start(),
         })
     }
@@ -99,7 +100,7 @@ impl<'a> ByDriver<'a> {
             _ => self.back(report),
         };
         let stopped = begun.elapsed().as_secs_f64();
-        let manifest = taken.map_err(|failure| match &back {
+        let (manifest, held) = taken.map_err(|failure| match &back {
             Ok(()) => failure,
             Err(second) => stands_still(of, second, &failure.message),
         })?;
@@ -115,7 +116,7 @@ impl<'a> ByDriver<'a> {
                     )));
                 }
                 if request.then == Then::Stop {
-                    end(of)?;
+                    end(of, held)?;
                 }
                 info!(
                     "checkpoint of process {} is `{}`",
@@ -126,6 +127,7 @@ impl<'a> ByDriver<'a> {
             }
             Err(failure) => {
                 // It was to be ended with the image; without one it goes on.
+                drop(held);
                 let back = match request.then {
                     Then::Stop => bring_back(daemon, of),
                     Then::Run => back,
@@ -143,6 +145,7 @@ impl<'a> ByDriver<'a> {
         let how = Dump {
             tcp_close: self.tcp_close,
             shell_job: true,
+            held: self.ends,
             ..Dump::default()
         };
         let host = self.draft.host();
@@ -152,8 +155,13 @@ impl<'a> ByDriver<'a> {
         Ok(dumping)
     }
 
-    /// Locks the program, moves its device memory and dumps it. After a failure it has to be brought back.
-    fn stopped(&self, dumping: Dumping, report: &mut Report<'_>) -> Result<Manifest> {
+    /// Locks the program, moves its device memory and dumps it. After a failure it has to be brought back; CRIU then keeps
+    /// nothing of it from running.
+    fn stopped(
+        &self,
+        dumping: Dumping,
+        report: &mut Report<'_>,
+    ) -> Result<(Manifest, Option<Held>)> {
         let Target { helper, using, .. } = self.target;
         // Read now: later a process may have ended.
         let numbers: Vec<u32> = using.iter().filter_map(|it| proc::inner_pid(*it)).collect();
@@ -171,18 +179,19 @@ impl<'a> ByDriver<'a> {
         moments::pass("foreign-moved");
         self.target.check_closed(self.tcp_close)?;
         report("host", 0, 0);
-        let connections = self.phases.time("host", || self.dump(dumping))?;
+        let (connections, held) = self.phases.time("host", || self.dump(dumping))?;
         let processes = in_dump(&self.draft.host(), &numbers)?;
         // Later it may have ended.
         let manifest = describe(self.target, &self.criu.version()?, connections, moved)?;
-        Ok(Manifest {
+        let manifest = Manifest {
             driver_processes: processes,
             ..manifest
-        })
+        };
+        Ok((manifest, held))
     }
 
-    /// Has CRIU dump it, and makes the dump fit for a restore.
-    fn dump(&self, dumping: Dumping) -> Result<u32> {
+    /// Has CRIU dump it, and makes the dump fit for a restore. Returns the number of its connections that are whole.
+    fn dump(&self, dumping: Dumping) -> Result<(u32, Option<Held>)> {
         let host = self.draft.host();
         let root = self.target.root.pid;
         let nothing = Path::new("");
@@ -193,7 +202,7 @@ impl<'a> ByDriver<'a> {
         };
         moments::pass("dump");
         let dumped = dumping.go(&mut still);
-        dumped.map_err(|failure| self.explained(failure))?;
+        let Done { held, .. } = dumped.map_err(|failure| self.explained(failure))?;
         let tree = proc::tree(root);
         let elsewhere = |ends| live::is_held_elsewhere(ends, &tree);
         let connections =
@@ -207,7 +216,7 @@ impl<'a> ByDriver<'a> {
         // What the program prints is not Fermata's: an image has a log all the same.
         File::create(self.draft.path().join(record::LOG))
             .or_fail(FailureKind::User, || "cannot make the image's log".into())?;
-        Ok(connections)
+        Ok((connections, held))
     }
 
     fn back(&self, report: &mut Report<'_>) -> Result<()> {
@@ -281,16 +290,14 @@ fn stands_still(of: &Target, why: &Failure, besides: &str) -> Failure {
 }
 
 /// Ends a program whose image is complete.
-fn end(of: &Target) -> Result<()> {
+fn end(of: &Target, held: Option<Held>) -> Result<()> {
     of.helper.forget()?;
     let ended = match &of.session {
-        Some(session) => {
-            // Fails only when it has just ended by itself.
-            let _ = session.signal(Signal::KILL.as_raw());
-            session.wait(STOP_TIME)
-        }
+        Some(session) => session.ends_held(held, STOP_TIME),
         None => {
-            kill_tree(of.root.pid);
+            if let Some(held) = held {
+                held.kill();
+            }
             of.root.ends_within(STOP_TIME)
         }
     };

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 
 use super::{Inner, Locked, Member, Session};
 use crate::agent::{Agent, Link};
+use crate::criu::dump::Held;
 use crate::failure::{Result, fail};
 use crate::helpers::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -263,6 +264,18 @@ impl Session {
             None => kill_tree(root.pid),
         }
         Ok(())
+    }
+
+    /// Ends the program, which CRIU may keep from running; false if it has not ended within `limit`.
+    pub fn ends_held(&self, held: Option<Held>, limit: Duration) -> bool {
+        self.lock().killed = true;
+        // A CRIU in the program's PID namespace would end with that, before it has closed the program's connections.
+        if let Some(held) = held {
+            held.kill();
+        }
+        // Fails when the program has ended.
+        let _ = self.signal(Signal::KILL.as_raw());
+        self.wait(limit)
     }
 
     /// Refuses to go on with a program that was killed before it existed.

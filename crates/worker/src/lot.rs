@@ -184,6 +184,7 @@ impl<T> Lot<T> {
             self.events.clear();
             self.users.clear();
             self.lines.clear();
+            self.graphs.nothing_is_parked();
         }
         entry.what
     }
@@ -216,9 +217,9 @@ impl<T> Lot<T> {
             }
             _ => {}
         }
-        let inside = inside(&self.graphs, touches).iter();
-        let events = touches.events.iter().flatten().chain(inside);
-        behind.extend(events.filter_map(|event| self.events.get(event)));
+        let inside = inside(&self.graphs, touches);
+        let events = touches.events.into_iter().flatten().chain(inside);
+        behind.extend(events.filter_map(|event| self.events.get(&event)));
         if let Some(used) = touches.uses
             && let Some(users) = self.users.get(&used)
         {
@@ -250,9 +251,9 @@ impl<T> Lot<T> {
 
     /// Remembers what an operation touches, for those that come after it.
     fn note(&mut self, touches: &Touches, number: Number) {
-        let inside = inside(&self.graphs, touches).iter();
-        for event in touches.events.iter().flatten().chain(inside) {
-            self.events.insert(*event, number);
+        let inside = inside(&self.graphs, touches);
+        for event in touches.events.into_iter().flatten().chain(inside) {
+            self.events.insert(event, number);
         }
         if let Some(used) = touches.uses {
             let users = self.users.entry(used).or_default();
@@ -284,11 +285,12 @@ impl<T> Lot<T> {
 }
 
 /// The events of the graph that an operation launches.
-fn inside<'g>(graphs: &'g GraphEvents, touches: &Touches) -> &'g [EventId] {
-    match touches.uses {
-        Some(Launched::Graph(exec)) => graphs.of(exec),
-        _ => &[],
-    }
+fn inside(graphs: &GraphEvents, touches: &Touches) -> impl Iterator<Item = EventId> {
+    let exec = match touches.uses {
+        Some(Launched::Graph(exec)) => Some(exec),
+        _ => None,
+    };
+    exec.into_iter().flat_map(|exec| graphs.of(exec))
 }
 
 #[cfg(test)]
@@ -503,6 +505,12 @@ mod tests {
         lot.graphs.add(exec, &graph);
         lot.keep(asked(0x200), 1, "asked");
         assert!(lot.holds(&launch(0x210, exec)));
+        // Destroyed while something is parked.
+        lot.graphs.forget_later(exec);
+        assert!(lot.holds(&launch(0x210, exec)) && lot.graphs.records(exec));
+        let stream = on(0x200).stream.unwrap();
+        assert_eq!(lot.take_first(stream), Some("asked"));
+        assert!(!lot.graphs.knows(exec));
     }
 
     #[test]

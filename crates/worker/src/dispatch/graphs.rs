@@ -134,8 +134,8 @@ impl Server {
     fn recorded_by(&mut self, exec: ExecId) -> Vec<EventId> {
         self.know_events(exec);
         let mut recorded = Vec::new();
-        // Nearly all graphs have no events, and launches have no time to look at every node.
-        if self.lot.graphs.of(exec).is_empty() {
+        // Nearly all graphs record no events, and launches have no time to look at every node.
+        if !self.lot.graphs.records(exec) {
             return recorded;
         }
         if let Ok(known) = self.site.session.executables.get(exec) {

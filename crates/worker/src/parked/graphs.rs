@@ -31,7 +31,7 @@ impl Server {
             if !graphs.knows(exec) {
                 graphs.add(exec, &known.graph);
             }
-            graphs.of(exec).contains(&event)
+            graphs.of(exec).any(|it| it == event)
         })
     }
 
@@ -59,6 +59,8 @@ impl Server {
             self.lot.graphs.forget(exec);
         } else if let Ok(known) = self.site.session.executables.get(exec) {
             self.lot.graphs.add(exec, &known.graph);
+        } else {
+            self.lot.graphs.forget_later(exec);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::parts::Parts;
 use super::sum::{Progress, sum};
 use super::taking::Taking;
 use crate::agent::bring_back::{Parked, bring_back};
-use crate::criu::dump::Held;
+use crate::criu::dump::HeldTree;
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::parallel::all_at_once;
 use crate::progress::Report;
@@ -132,7 +132,7 @@ impl Taking<'_> {
 }
 
 /// Ends a program whose image is complete.
-fn end(session: &Session, held: Option<Held>) -> Result<()> {
+fn end(session: &Session, held: Option<HeldTree>) -> Result<()> {
     if !session.ends_held(held, STOP_TIME) {
         let message = format!(
             "the image is complete, but session `{}` does not end",

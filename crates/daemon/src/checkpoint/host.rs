@@ -14,7 +14,7 @@ use super::taking::Taking;
 use crate::criu;
 use crate::criu::DUMP_LOG;
 use crate::criu::core::clear_registrations;
-use crate::criu::dump::{Done, Dump, Dumping, Held};
+use crate::criu::dump::{Done, Dump, Dumping, HeldTree};
 use crate::criu::kept_logs::keep_hint;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::host::HostCopy;
@@ -51,7 +51,7 @@ pub(super) struct Dumped {
     /// Memory that CRIU has left out.
     pub(super) copy: Option<HostCopy>,
     /// The program, if CRIU keeps it from running.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldTree>,
 }
 
 impl Dumped {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use fermata_control::user::{Mode, Totals, Waited};
 
 use crate::agent::bring_back::Parked;
-use crate::criu::dump::Held;
+use crate::criu::dump::HeldTree;
 use crate::host::{HostCopy, HostPages};
 use crate::images::record::Record;
 use crate::pause::data::Entry;
@@ -16,7 +16,7 @@ pub(super) struct Parts {
     /// Host memory whose writes are still tracked.
     pub(super) copy: Option<HostCopy>,
     /// The program, if CRIU keeps all its processes from running. It must be dropped before they are brought back.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldTree>,
     /// Host memory that is to become part of the image.
     pub(super) pages: Option<HostPages>,
     pub(super) device: Totals,

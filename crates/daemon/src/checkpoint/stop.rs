@@ -11,7 +11,7 @@ use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
 use crate::agent::bring_back::Parked;
-use crate::criu::dump::Held;
+use crate::criu::dump::HeldTree;
 use crate::failure::{Hint as _, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record::{AgentRecord, Record};
@@ -26,7 +26,7 @@ pub(super) struct Stop {
     /// Host memory that CRIU has left out, still tracked.
     pub(super) copy: Option<HostCopy>,
     /// Its processes, if CRIU keeps all of them from running.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldTree>,
     /// Its processes that use CUDA.
     pub(super) parked: Vec<Parked>,
     /// When a device was last given work.

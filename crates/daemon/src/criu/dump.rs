@@ -4,7 +4,7 @@
 //!  begin   CRIU starts and asks the kernel what it has to know ─► "pre-dump": it waits for an answer
 //!  go      answer ─► CRIU stops all processes and dumps them ─► "post-dump": it waits, and they stand still
 //!          `still` ─► answer ─► CRIU lets them go on ─► done
-//!                └► [`Held`]: no answer yet, and they stand still until it is dropped
+//!                └► [`HeldTree`]: no answer yet, and they stand still until it is dropped
 //! ```
 //! Until [`Dumping::go`] nothing of the program has been touched, and a dump that is dropped leaves nothing. At "post-dump" all
 //! of CRIU's files are complete and its code has left the program. CRIU lets the processes go on when it reads the end of its
@@ -45,7 +45,7 @@ pub struct Dump {
     pub filtered: bool,
     /// The program may be of the session of the shell that has started it.
     pub shell_job: bool,
-    /// After the dump the program stands still until [`Held`] is dropped.
+    /// After the dump the program stands still until [`HeldTree`] is dropped.
     pub held: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Dumping {
 
 /// A dumped tree that CRIU keeps from running. When this is dropped, CRIU lets it go, and only then the drop returns.
 #[derive(Debug)]
-pub struct Held(Dumping);
+pub struct HeldTree(Dumping);
 
 /// The outcome of a dump.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub struct Done {
     /// How long the program stood still because of CRIU, until the dump was complete.
     pub stopped: Duration,
     /// The program, if it was to stand still after the dump.
-    pub held: Option<Held>,
+    pub held: Option<HeldTree>,
 }
 
 impl Criu {
@@ -166,7 +166,7 @@ impl Dumping {
         let (answer, failed) = match self.until(BEHIND, None)? {
             Some(answer) => (Ok(answer), None),
             None if self.held => {
-                let held = Held(self);
+                let held = HeldTree(self);
                 still()?;
                 return Ok(Done {
                     stopped: begun.elapsed(),
@@ -240,7 +240,7 @@ impl Dumping {
     }
 }
 
-impl Held {
+impl HeldTree {
     /// Kills every process of the tree before CRIU lets it go, so that none runs on. CRIU closes their connections.
     pub fn kill(self) {
         let root = self.0.target;
@@ -253,7 +253,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldTree {
     fn drop(&mut self) {
         // CRIU writes nothing more to the image when it is told that this step has failed. A CRIU that does not answer any
         // more has ended, and holds nothing.

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use super::examine::Target;
 use super::helper::Helper;
 use crate::checkpoint::{explain, folder_bytes, no_connection, note_folders, target};
-use crate::criu::dump::{Done, Dump, Dumping, Held};
+use crate::criu::dump::{Done, Dump, Dumping, HeldTree};
 use crate::criu::kept_logs::keep_hint;
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::Daemon;
@@ -161,7 +161,7 @@ impl<'a> ByDriver<'a> {
         &self,
         dumping: Dumping,
         report: &mut Report<'_>,
-    ) -> Result<(Manifest, Option<Held>)> {
+    ) -> Result<(Manifest, Option<HeldTree>)> {
         let Target { helper, using, .. } = self.target;
         // Read now: later a process may have ended.
         let numbers: Vec<u32> = using.iter().filter_map(|it| proc::inner_pid(*it)).collect();
@@ -191,7 +191,7 @@ impl<'a> ByDriver<'a> {
     }
 
     /// Has CRIU dump it, and makes the dump fit for a restore. Returns the number of its connections that are whole.
-    fn dump(&self, dumping: Dumping) -> Result<(u32, Option<Held>)> {
+    fn dump(&self, dumping: Dumping) -> Result<(u32, Option<HeldTree>)> {
         let host = self.draft.host();
         let root = self.target.root.pid;
         let nothing = Path::new("");
@@ -290,7 +290,7 @@ fn stands_still(of: &Target, why: &Failure, besides: &str) -> Failure {
 }
 
 /// Ends a program whose image is complete.
-fn end(of: &Target, held: Option<Held>) -> Result<()> {
+fn end(of: &Target, held: Option<HeldTree>) -> Result<()> {
     of.helper.forget()?;
     let ended = match &of.session {
         Some(session) => session.ends_held(held, STOP_TIME),

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 
 use super::{Inner, Locked, Member, Session};
 use crate::agent::{Agent, Link};
-use crate::criu::dump::Held;
+use crate::criu::dump::HeldTree;
 use crate::failure::{Result, fail};
 use crate::helpers::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -267,7 +267,7 @@ impl Session {
     }
 
     /// Ends the program, which CRIU may keep from running; false if it has not ended within `limit`.
-    pub fn ends_held(&self, held: Option<Held>, limit: Duration) -> bool {
+    pub fn ends_held(&self, held: Option<HeldTree>, limit: Duration) -> bool {
         self.lock().killed = true;
         // A CRIU in the program's PID namespace would end with that, before it has closed the program's connections.
         if let Some(held) = held {

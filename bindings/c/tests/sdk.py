@@ -81,6 +81,43 @@ for length in times:
 assert played.answers == [] and hook._cost == 4.0, (played.answers, hook._cost)
 assert hook.interval == 40.0, hook.interval
 
+
+
+class Training(Played):
+    """A loop of steps of one second. A checkpoint takes three, for one of which the program stands still."""
+
+    def __init__(self, long_steps, long_checkpoints):
+        super().__init__()
+        self.long_steps, self.long_checkpoints = long_steps, long_checkpoints
+        self.now = self.until = self.stopped = 0.0
+        self.begun = 0
+
+    def ask(self, question, limit=60.0):
+        if question.startswith("checkpoint"):
+            self.begun += 1
+            self.until = self.now + 3
+            self.stopped = 1.0 + 600 * (self.begun in self.long_checkpoints)
+        return ["taking"] if self.now < self.until else ["taken", "/x"]
+
+    def train(self, seconds):
+        """How many checkpoints were taken."""
+        hook, step = fermata.torch.Checkpointer(between_failures=3600.0, clock=lambda: self.now), 0
+        while self.now < seconds:
+            step += 1
+            self.now += 1.0 + self.stopped + 600 * (step in self.long_steps)
+            self.stopped = 0.0
+            hook.step()
+        return self.begun
+
+
+# Four hours at sqrt(2 * 1 s * 3600 s) = 85 s, although evaluations lie before the first checkpoint, between two, and within.
+for long_steps, long_checkpoints in (((), ()), ((50,), ()), ((2, 3), ()), ((50, 3000), (2, 40))):
+    training = Training(long_steps, long_checkpoints)
+    _daemon.ask = training.ask
+    taken = training.train(4 * 3600)
+    assert 135 <= taken <= 170, (long_steps, long_checkpoints, taken)
+_daemon.ask = played.ask
+
 # Frameworks are imported when they are asked for, and only then.
 assert "fermata.lightning" not in sys.modules and "fermata.transformers" not in sys.modules
 pytorch, callbacks = types.ModuleType("lightning.pytorch"), types.ModuleType("lightning.pytorch.callbacks")

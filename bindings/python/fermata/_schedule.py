@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Callable, Optional
+from collections import deque
+from typing import Callable, Deque, Optional
 
 from fermata._interval import optimal_interval
 from fermata._session import CheckpointError, Handle, checkpoint, in_session, say_outside
+
+# How many steps without a checkpoint say how long a step usually takes, and how many checkpoints what one costs. Medians,
+# because a loop also evaluates, compiles, or is paused for an hour.
+_STEPS = 15
+_CHECKPOINTS = 5
+
+
+def _median(values: Deque[float]) -> float:
+    """The lower one of an even number."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 class Schedule:
     """Asks for a checkpoint after every `every` steps, every `seconds`, or, with neither, at the interval that wastes least
     for what checkpoints have cost this program so far (see fermata.optimal_interval).
 
-    A checkpoint that is still being taken is waited for by none: the next one comes at the first step after it.
+    A checkpoint that is still being taken is waited for by none: the next one comes at the first step after it. At the
+    interval that wastes least, one step without a checkpoint lies between two: it says how long a step usually takes.
     One that fails is a warning; the program goes on. `mode` and `tcp_close` are those of fermata.checkpoint().
     """
 
@@ -36,8 +48,10 @@ class Schedule:
         self._steps = 0
         self._last = clock()
         self._step_began: Optional[float] = None
-        self._usual: Optional[float] = None
+        self._free: Deque[float] = deque(maxlen=_STEPS)
+        self._costs: Deque[float] = deque(maxlen=_CHECKPOINTS)
         self._cost: Optional[float] = None
+        self._is_free = False
         self._took = 0.0
         self._slow = 0.0
         self.handle: Optional[Handle] = None
@@ -62,12 +76,18 @@ class Schedule:
         self._steps += 1
         if not in_session() or self._is_taking(now):
             return None
-        due = self._steps % self._every == 0 if self._every else now - self._last >= self.interval
-        if not due:
+        if not self._is_due(now):
             return None
         self._last, self._slow = now, 0.0
         self.handle = checkpoint(self._mode, tcp_close=self._tcp_close)
         return self.handle
+
+    def _is_due(self, now: float) -> bool:
+        if self._every is not None:
+            return self._steps % self._every == 0
+        if self._seconds is None and not self._is_free:
+            return False
+        return now - self._last >= self.interval
 
     def _is_taking(self, now: float) -> bool:
         if self.handle is None:
@@ -81,7 +101,8 @@ class Schedule:
             if self.handle.state == "taken":
                 self._took = now - self._last
                 # The stop and what steps lost behind it, as the loop has felt both.
-                self._cost = self._slow if self._cost is None else (self._cost + self._slow) / 2
+                self._costs.append(self._slow)
+                self._cost = _median(self._costs)
             elif self.handle.state == "restored":
                 # The clock went on while there was no program.
                 self._last, self._step_began = now, None
@@ -90,10 +111,11 @@ class Schedule:
 
     def _measure(self, now: float) -> None:
         """What this step took longer than steps without a checkpoint."""
+        self._is_free = self._step_began is not None and self.handle is None
         if self._step_began is not None:
             took = now - self._step_began
             if self.handle is None:
-                self._usual = took if self._usual is None else 0.9 * self._usual + 0.1 * took
-            elif self._usual is not None:
-                self._slow += max(took - self._usual, 0.0)
+                self._free.append(took)
+            elif self._free:
+                self._slow += max(took - _median(self._free), 0.0)
         self._step_began = now

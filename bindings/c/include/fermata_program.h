@@ -48,31 +48,49 @@ typedef struct {
     char generation[160];
 } fermata_request;
 
-/* What another life of this process differs in: a restored one was started anew, in a namespace of its own. */
-static inline void fermata_program_generation_(char out[160]) {
-    char stat[1024] = "", boot[64] = "", space[64] = "";
-    const char *word = stat;
-    int fd, n;
-    fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, stat, sizeof stat - 1);
-        stat[got > 0 ? got : 0] = 0;
-        close(fd);
-    }
-    fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, boot, sizeof boot - 1);
-        boot[got > 0 ? got : 0] = 0;
-        close(fd);
-    }
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
-        space[0] = 0;
-    if (strrchr(stat, ')'))
-        word = strrchr(stat, ')') + 1;
+/* The start of what a file of /proc says; -1 if it cannot be read. */
+static inline int fermata_program_read_(const char *path, char *out, size_t most) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got;
+    if (fd < 0)
+        return -1;
+    got = read(fd, out, most - 1);
+    close(fd);
+    out[got > 0 ? got : 0] = 0;
+    return got > 0 ? 0 : -1;
+}
+
+/* This process's number, and what another life of it differs in: a restored one was started anew, in a namespace of its own,
+ * and keeps its number. -1, with `out` as it was, if any of it cannot be read now, for example because too many files are
+ * open. */
+static inline int fermata_program_generation_(char out[160]) {
+    char stat[1024], boot[64], space[64] = "";
+    const char *word;
+    int n;
+    if (fermata_program_read_("/proc/self/stat", stat, sizeof stat) ||
+        fermata_program_read_("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
+        readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
+        return -1;
     /* The 20th word behind the name is the time of the start. */
+    word = strrchr(stat, ')');
+    word = word ? word + 1 : NULL;
     for (n = 0; n < 19 && word; n++)
         word = strchr(word + 1, ' ');
-    snprintf(out, 160, "%s %.*s %.36s", space, word ? (int)strcspn(word + 1, " ") : 0, word ? word + 1 : "", boot);
+    if (!word)
+        return -1;
+    snprintf(out, 160, "%ld %s %.*s %.36s", (long)getpid(), space, (int)strcspn(word + 1, " "), word + 1, boot);
+    return 0;
+}
+
+/* Whether this is another life of the process of `before`; -1 if that cannot be told now. In a forked child, which was
+ * started later than its parent, `before` becomes the child's. */
+static inline int fermata_program_differs_(char before[160]) {
+    char now[160];
+    if (fermata_program_generation_(now))
+        return -1;
+    if (strtol(before, NULL, 10) != (long)getpid())
+        memcpy(before, now, sizeof now);
+    return strcmp(now, before) != 0;
 }
 
 /* Where the daemon listens: the one that has restored this program, if one has, else the one that has started it. */
@@ -152,10 +170,29 @@ static inline int fermata_program_send_(const char *path, const char *question, 
     return status;
 }
 
-/* One attempt: the length of the answer, 0 if it must be asked again, or -errno. */
-static inline long fermata_program_once_(const char *path, const char *question, char answer[4097]) {
+/* For how many seconds a question is asked: a daemon that was killed is followed by the next one. */
+#define FERMATA_PROGRAM_LIMIT_ 30.0
+
+/* Now, in seconds of the monotonic clock. */
+static inline double fermata_program_now_(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* The seconds that a wait for at most `most` has taken since `begun`. What goes beyond that does not count: the program was
+ * stopped for its image, paused, or restored. */
+static inline double fermata_program_waited_(double most, double begun) {
+    double took = fermata_program_now_() - begun;
+    return took < 0 ? 0 : took > most ? most : took;
+}
+
+/* One attempt: the length of the answer, 0 if it must be asked again, or -errno. It waits for at most 15 of the seconds that
+ * are `left`, and takes off what it has waited. */
+static inline long fermata_program_once_(const char *path, const char *question, char answer[4097], double *left) {
     int ends[2], status = fermata_program_trusted_(path);
     long length = 0;
+    double kept = *left > 15 ? *left - 15 : 0;
     if (status)
         return status;
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
@@ -165,10 +202,12 @@ static inline long fermata_program_once_(const char *path, const char *question,
     while (!status && length < 4096) {
         struct pollfd ready = {ends[0], POLLIN, 0};
         ssize_t got;
-        int waited = poll(&ready, 1, 15000);
-        if (waited < 0 && errno == EINTR)
+        double most = *left > kept ? *left - kept : 0, begun = fermata_program_now_();
+        int found = poll(&ready, 1, (int)(most * 1000) + (most > 0)), interrupted = found < 0 && errno == EINTR;
+        *left -= fermata_program_waited_(most, begun);
+        if (interrupted && most > 0)
             continue;
-        if (waited <= 0)
+        if (found <= 0)
             break;
         got = read(ends[0], answer + length, (size_t)(4096 - length));
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -182,19 +221,18 @@ static inline long fermata_program_once_(const char *path, const char *question,
     return status ? status : length;
 }
 
-/* The answer to a question, without its last newline; -1 if none comes. */
-static inline int fermata_program_ask_(const char *about, char answer[4097]) {
+/* The answer to a question, without its last newline; -1 if it cannot be asked, -2 if none comes within `left` seconds. */
+static inline int fermata_program_ask_(const char *about, double left, char answer[4097]) {
     char path[108], question[1024];
     const char *token = getenv("FERMATA_SESSION_TOKEN");
-    struct timespec moment = {0, 20 * 1000 * 1000};
-    int turn;
-    /* A daemon that was killed is followed by the next one: half a minute. */
-    for (turn = 0; turn < 1500; turn++) {
+    for (;;) {
+        double begun;
+        struct timespec moment = {0, 20 * 1000 * 1000};
         long length;
         if (fermata_program_socket_(path))
             return -1;
         snprintf(question, sizeof question, "fermata 1\n%.128s\n%.512s\n", token ? token : "", about);
-        length = fermata_program_once_(path, question, answer);
+        length = fermata_program_once_(path, question, answer, &left);
         if (length > 0) {
             if (answer[length - 1] == '\n')
                 answer[length - 1] = 0;
@@ -202,9 +240,12 @@ static inline int fermata_program_ask_(const char *about, char answer[4097]) {
         }
         if (length == -EPERM || length == -EACCES)
             return -1;
+        if (left <= 0)
+            return -2;
+        begun = fermata_program_now_();
         nanosleep(&moment, NULL);
+        left -= fermata_program_waited_(0.02, begun);
     }
-    return -1;
 }
 
 static inline int fermata_program_outside_(void) {
@@ -220,16 +261,19 @@ static inline int fermata_program_outside_(void) {
     return 1;
 }
 
-static inline int fermata_request_ask_(fermata_request *r, const char *about) {
-    char answer[4097], now[160], *rest;
-    int asked = fermata_program_ask_(about, answer);
-    fermata_program_generation_(now);
-    if (strcmp(now, r->generation)) {
-        r->state = FERMATA_RESTORED;
+static inline int fermata_request_ask_(fermata_request *r, const char *about, double seconds) {
+    char answer[4097], *rest;
+    int asked = fermata_program_ask_(about, seconds, answer), differs = fermata_program_differs_(r->generation);
+    if (differs > 0)
+        return r->state = FERMATA_RESTORED;
+    /* Where the caller gave it less time, the next look asks again. */
+    if (asked == -2 && seconds < FERMATA_PROGRAM_LIMIT_)
         return r->state;
-    }
     if (asked)
         strcpy(answer, "failed\nno daemon answers");
+    else if (differs < 0)
+        /* A daemon that has restored this process would not know the request: the next look tells. */
+        return r->state;
     rest = strchr(answer, '\n');
     if (!strncmp(answer, "taking", 6))
         return r->state = FERMATA_TAKING;
@@ -266,9 +310,13 @@ static inline int fermata_request_checkpoint_with(fermata_request *r, const char
     n = (size_t)__atomic_add_fetch(&asked, 1, __ATOMIC_RELAXED);
     snprintf(r->id, sizeof r->id, "%08x%08x%08x%08x", (unsigned)now.tv_sec, (unsigned)now.tv_nsec, (unsigned)getpid(),
              (unsigned)n);
-    fermata_program_generation_(r->generation);
+    if (fermata_program_generation_(r->generation)) {
+        r->state = FERMATA_FAILED;
+        strcpy(r->text, "this process cannot read `/proc`, which tells whether it was restored");
+        return 0;
+    }
     snprintf(about, sizeof about, "checkpoint %s %s%s", r->id, mode, flags & FERMATA_TCP_CLOSE ? " tcp-close" : "");
-    fermata_request_ask_(r, about);
+    fermata_request_ask_(r, about, FERMATA_PROGRAM_LIMIT_);
     return 0;
 }
 
@@ -277,31 +325,34 @@ static inline int fermata_request_checkpoint(fermata_request *r, const char *mod
     return fermata_request_checkpoint_with(r, mode, 0);
 }
 
-/* How a request stands now: one of the states above. */
-static inline int fermata_request_state(fermata_request *r) {
-    char about[64], now[160];
+static inline int fermata_request_look_(fermata_request *r, double seconds) {
+    char about[64];
     if (r->state != FERMATA_TAKING && r->state != FERMATA_TAKEN)
         return r->state;
-    fermata_program_generation_(now);
-    if (strcmp(now, r->generation))
+    if (fermata_program_differs_(r->generation) > 0)
         return r->state = FERMATA_RESTORED;
     if (r->state == FERMATA_TAKEN)
         return r->state;
     snprintf(about, sizeof about, "status %s", r->id);
-    return fermata_request_ask_(r, about);
+    return fermata_request_ask_(r, about, seconds);
 }
 
-/* As fermata_request_state, waiting until nothing is being taken any more, at most `seconds`. */
+/* How a request stands now: one of the states above. */
+static inline int fermata_request_state(fermata_request *r) {
+    return fermata_request_look_(r, FERMATA_PROGRAM_LIMIT_);
+}
+
+/* As fermata_request_state, waiting until nothing is being taken any more, at most `seconds`; with a daemon that does not
+ * answer a second longer. */
 static inline int fermata_request_wait(fermata_request *r, double seconds) {
-    struct timespec begun, now, moment = {0, 10 * 1000 * 1000};
-    clock_gettime(CLOCK_MONOTONIC, &begun);
-    while (fermata_request_state(r) == FERMATA_TAKING) {
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((double)(now.tv_sec - begun.tv_sec) + (double)(now.tv_nsec - begun.tv_nsec) / 1e9 >= seconds)
-            break;
+    struct timespec moment = {0, 10 * 1000 * 1000};
+    double until = fermata_program_now_() + seconds, left = seconds;
+    for (;;) {
+        double most = left < 1 ? 1 : left < FERMATA_PROGRAM_LIMIT_ ? left : FERMATA_PROGRAM_LIMIT_;
+        if (fermata_request_look_(r, most) != FERMATA_TAKING || (left = until - fermata_program_now_()) <= 0)
+            return r->state;
         nanosleep(&moment, NULL);
     }
-    return r->state;
 }
 
 /* Tells Fermata that the program is ready for what it is to do: `fermata wait --ready NAME` returns. 0, or -1. */
@@ -309,17 +360,19 @@ static inline int fermata_program_ready(void) {
     char answer[4097];
     if (fermata_program_outside_())
         return -1;
-    return fermata_program_ask_("ready", answer) || strcmp(answer, "done") ? -1 : 0;
+    return fermata_program_ask_("ready", FERMATA_PROGRAM_LIMIT_, answer) || strcmp(answer, "done") ? -1 : 0;
 }
 
-/* Whether this process has been restored since the last call with the same `mark`, which begins as zeros. */
+/* Whether this process has been restored since the last call with the same `mark`, which begins as zeros. A forked child has
+ * not been. If it cannot be told now, the next call tells. */
 static inline int fermata_program_restored(char mark[160]) {
     char now[160];
-    int first = mark[0] == 0, other;
-    fermata_program_generation_(now);
-    other = strcmp(now, mark) != 0;
-    memcpy(mark, now, 160);
-    return !first && other;
+    int differs;
+    if (fermata_program_generation_(now))
+        return 0;
+    differs = mark[0] && strtol(mark, NULL, 10) == (long)getpid() && strcmp(now, mark);
+    memcpy(mark, now, sizeof now);
+    return differs;
 }
 
 /* The seconds between two checkpoints that waste least (PhoenixOS, appendix A.1): each costs the program `checkpoint`

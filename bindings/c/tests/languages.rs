@@ -94,6 +94,30 @@ fn the_python_package_checkpoints_when_it_is_time() {
 }
 
 #[test]
+fn a_program_in_python_outlives_a_silent_daemon_and_a_lack_of_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = run(python("program.py").arg(dir.path()));
+    assert_eq!(text, "fine\n");
+}
+
+#[test]
+fn a_program_in_c_outlives_a_silent_daemon_and_a_lack_of_descriptors() {
+    let (here, dir) = (root().join("bindings/c"), tempfile::tempdir().unwrap());
+    for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
+        let folder = dir.path().join(language);
+        std::fs::create_dir(&folder).unwrap();
+        let program = folder.join("program");
+        run(Command::new(compiler)
+            .args(["-Wall", "-Wextra", "-Werror", "-x", language])
+            .arg(format!("-I{}", here.join("include").display()))
+            .arg("-o")
+            .arg(&program)
+            .arg(here.join("tests/program.c")));
+        assert_eq!(run(Command::new(&program).arg(&folder)), "fine\n");
+    }
+}
+
+#[test]
 fn ranks_talk_in_python() {
     let dir = tempfile::tempdir().unwrap();
     let one = |rank: usize| {

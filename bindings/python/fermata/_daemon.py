@@ -12,7 +12,7 @@ import select
 import socket
 import stat
 import time
-from typing import List, Optional
+from typing import Callable, List, Optional, TypeVar
 
 _AGENTS = "FERMATA_AGENT_SOCKET"
 _TOKEN = "FERMATA_SESSION_TOKEN"
@@ -20,12 +20,32 @@ _NAME = "program.sock"
 _MOST = 4096
 # An answer takes a moment; after this time it is asked again.
 _AGAIN = 15.0
-# How long there may be no daemon: the next one is started, or has just been.
-_AWAY = 30.0
+# For how long a question is asked: a daemon that was killed is followed by the next one.
+LIMIT = 30.0
+_T = TypeVar("_T")
 
 
 class NoDaemon(Exception):
     """There is no daemon that answers."""
+
+
+class NoAnswer(NoDaemon):
+    """The time was over before one answered."""
+
+
+class _Patience:
+    """The seconds that a question may still wait. The time in which a wait was longer than asked for does not count: the
+    program was stopped for its image, paused, or restored."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left = max(seconds, 0.0)
+
+    def wait(self, most: float, how: Callable[[float], _T]) -> _T:
+        most, begun = min(most, self.left), time.monotonic()
+        try:
+            return how(most)
+        finally:
+            self.left -= min(max(time.monotonic() - begun, 0.0), most)
 
 
 def in_session() -> bool:
@@ -33,38 +53,40 @@ def in_session() -> bool:
     return _socket() is not None
 
 
-def generation() -> str:
-    """What another life of this process differs in: a restored one was started anew, in a namespace of its own."""
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        started = file.read().rpartition(")")[2].split()[19]
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{os.readlink('/proc/self/ns/pid')} {started} {file.read().strip()}"
+def generation() -> Optional[str]:
+    """What another life of this process differs in: a restored one was started anew, in a namespace of its own. None if it
+    cannot be read now, for example because too many files are open."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{os.readlink('/proc/self/ns/pid')} {started} {file.read().strip()}"
+    except OSError:
+        return None
 
 
-def ask(question: str, limit: float = 60.0) -> List[str]:
-    """The lines of the answer to `question`. Raises NoDaemon if none comes within `limit` seconds."""
-    begun = time.monotonic()
-    away: Optional[float] = None
+def ask(question: str, limit: float = LIMIT) -> List[str]:
+    """The lines of the answer to `question`. Raises NoAnswer if none comes within `limit` seconds, and NoDaemon if the
+    question cannot be asked."""
+    patience = _Patience(limit)
     while True:
         path = _socket()
         if path is None:
             raise NoDaemon("this process belongs to no session")
         try:
-            answer = _once(path, question)
+            answer = _once(path, question, patience)
             if answer:
                 return answer
-            away = None
-        except (FileNotFoundError, ConnectionRefusedError):
-            away = away or time.monotonic()
-        except (BlockingIOError, InterruptedError):
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError, InterruptedError):
             pass
-        now = time.monotonic()
-        if now - begun > limit or (away is not None and now - away > min(limit, _AWAY)):
-            raise NoDaemon(f"no daemon answers at `{path}`")
-        time.sleep(0.02)
+        except OSError as error:
+            raise NoDaemon(f"the daemon at `{path}` cannot be asked: {error}") from error
+        if patience.left <= 0:
+            raise NoAnswer(f"no daemon answers at `{path}`")
+        patience.wait(0.02, time.sleep)
 
 
-def _once(path: str, question: str) -> List[str]:
+def _once(path: str, question: str, patience: _Patience) -> List[str]:
     """The lines of an answer; none if it must be asked again."""
     _check(path)
     text = f"fermata 1\n{os.environ.get(_TOKEN, '')}\n{question}\n".encode("utf-8", "surrogateescape")
@@ -76,17 +98,17 @@ def _once(path: str, question: str) -> List[str]:
                 sender.sendmsg([text], [rights], socket.MSG_NOSIGNAL, path)
         finally:
             os.close(theirs)
-        return _read(answers)
+        return _read(answers, patience)
     finally:
         os.close(answers)
 
 
-def _read(answers: int) -> List[str]:
-    poll, until, data = select.poll(), time.monotonic() + _AGAIN, b""
+def _read(answers: int, patience: _Patience) -> List[str]:
+    poll, data = select.poll(), b""
     poll.register(answers, select.POLLIN)
+    kept = max(patience.left - _AGAIN, 0.0)
     while len(data) <= _MOST:
-        left = until - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        if not patience.wait(patience.left - kept, lambda seconds: poll.poll(seconds * 1000)):
             return []
         try:
             piece = os.read(answers, _MOST)

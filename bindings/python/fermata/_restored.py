@@ -40,9 +40,11 @@ def _look() -> None:
     while True:
         time.sleep(_EVERY)
         now = _daemon.generation()
-        if now == _last:
+        if now is None or now == _last:
             continue
-        _last = now
+        known, _last = _last is not None, now
+        if not known:
+            continue
         with _lock:
             called = list(_callbacks)
         for callback in called:

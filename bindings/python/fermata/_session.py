@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 import warnings
@@ -10,6 +11,8 @@ from typing import Optional
 from fermata import _daemon
 
 _MODES = ("auto", "stop", "snapshot", "cow", "recopy")
+# The seconds that an answer is given at least.
+_SHORTEST = 1.0
 _said = False
 
 
@@ -28,8 +31,9 @@ class Handle:
     (it runs under no session, and nothing is done).
     """
 
-    def __init__(self, identity: str, generation: str, state: str = "taking") -> None:
+    def __init__(self, identity: str, generation: Optional[str], state: str = "taking") -> None:
         self._id, self._generation, self._state = identity, generation, state
+        self._process = os.getpid()
         self._path: Optional[str] = None
         self._error: Optional[CheckpointError] = None
 
@@ -54,16 +58,18 @@ class Handle:
     def done(self) -> bool:
         """Whether nothing is being done any more. Raises CheckpointError if it failed."""
         self._look()
-        if self._error is not None:
-            raise self._error
-        return self._state != "taking"
+        return self._ended()
 
     def wait(self, timeout: Optional[float] = None) -> Handle:
         """Waits until it is done, and returns this handle. Raises CheckpointError if it failed, TimeoutError if it takes
-        longer than `timeout` seconds."""
+        longer than `timeout` seconds. With a daemon that does not answer it may last a second longer."""
         until = None if timeout is None else time.monotonic() + timeout
         pause = 0.005
-        while not self.done():
+        while True:
+            left = _daemon.LIMIT if until is None else until - time.monotonic()
+            self._look(min(max(left, _SHORTEST), _daemon.LIMIT))
+            if self._ended():
+                return self
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"the checkpoint is not complete after {timeout} s")
             time.sleep(pause)
@@ -73,23 +79,47 @@ class Handle:
     def __repr__(self) -> str:
         return f"<fermata.Handle {self._state} {self._path or ''}>"
 
-    def _look(self) -> None:
+    def _ended(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return self._state != "taking"
+
+    def _look(self, limit: float = _daemon.LIMIT) -> None:
         if self._state in ("failed", "restored", "outside"):
             return
-        if _daemon.generation() != self._generation:
+        if self._differs():
             self._state, self._path = "restored", image()
         elif self._state == "taking":
-            self._take(f"status {self._id}")
+            self._take(f"status {self._id}", limit)
 
-    def _take(self, question: str) -> None:
+    def _differs(self) -> Optional[bool]:
+        """Whether this is another life of the process that asked; None if that cannot be told now."""
+        now, process = _daemon.generation(), os.getpid()
+        if now is None:
+            return None
+        if process != self._process:
+            # A forked child, which was started later than its parent. A restored process keeps its number.
+            self._process, self._generation = process, now
+        return now != self._generation
+
+    def _take(self, question: str, limit: float = _daemon.LIMIT) -> None:
+        failure: Optional[_daemon.NoDaemon] = None
+        answer = []
         try:
-            answer = _daemon.ask(question)
+            answer = _daemon.ask(question, limit)
         except _daemon.NoDaemon as error:
-            self._fail(str(error), "`fermata ps` says how the session is")
-            return
-        if _daemon.generation() != self._generation:
+            failure = error
+        differs = self._differs()
+        if differs:
             # Restored in the middle of it.
             self._state, self._path = "restored", image()
+        elif failure is not None:
+            # Where the caller gave it less time, the next look asks again.
+            if limit >= _daemon.LIMIT or not isinstance(failure, _daemon.NoAnswer):
+                self._fail(str(failure), "`fermata ps` says how the session is")
+        elif differs is None:
+            # A daemon that has restored this process would not know the request: the next look tells.
+            return
         elif answer[0] == "taken":
             self._state, self._path = "taken", "\n".join(answer[1:])
         elif answer[0] == "failed":
@@ -122,6 +152,9 @@ def checkpoint(
         say_outside()
         return Handle("", "", "outside")
     handle = Handle(secrets.token_hex(16), _daemon.generation())
+    if handle._generation is None:
+        handle._fail("this process cannot read `/proc`, which tells whether it was restored", "too many files may be open")
+        return handle.wait() if wait else handle
     close = " tcp-close" if tcp_close else ""
     handle._take(f"checkpoint {handle._id} {mode}{close}\n{name or ''}")
     return handle.wait() if wait else handle

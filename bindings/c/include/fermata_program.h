@@ -7,7 +7,8 @@
  *
  * This header is all there is: nothing is linked, and nothing stays open between two calls, so that the program can be
  * checkpointed at any moment. Outside of a session the calls do nothing, and one line on standard error says so. What the
- * messages are: crates/control/src/program.rs. A request belongs to one thread at a time. */
+ * messages are: crates/control/src/program.rs. A request belongs to one thread at a time. Of several ranks in one session one
+ * asks: its image holds all of them. */
 #ifndef FERMATA_PROGRAM_H
 #define FERMATA_PROGRAM_H
 

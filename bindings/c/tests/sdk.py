@@ -1,4 +1,6 @@
 """The package in a process of no session, and its schedules with a daemon that this test plays."""
+import json
+import subprocess
 import sys
 import types
 import warnings
@@ -81,6 +83,27 @@ for length in times:
 assert played.answers == [] and hook._cost == 4.0, (played.answers, hook._cost)
 assert hook.interval == 40.0, hook.interval
 
+# Of several ranks the first asks; where each is a session of its own, all do.
+RANK = """
+import json, os, subprocess, sys
+levels = json.loads(sys.argv[1])
+if levels:
+    words = [sys.executable, "-c", sys.argv[2], json.dumps(levels[1:]), sys.argv[2]]
+    sys.exit(subprocess.run(words, env={**os.environ, **levels[0]}).returncode)
+from fermata._rank import is_first
+sys.exit(10 + is_first())
+"""
+run = {"FERMATA_SESSION_TOKEN": "token"}
+for first, *levels in ((True, run), (True, run, {"RANK": "0", "LOCAL_RANK": "0"}), (False, run, {"RANK": "1", "LOCAL_RANK": "1"}),
+                       (True, run, {"RANK": "8", "LOCAL_RANK": "0"}), (False, run, {"OMPI_COMM_WORLD_LOCAL_RANK": "1"}),
+                       (False, run, {"PMI_RANK": "2"}), (True, {"PMI_RANK": "2"}, run), (True, {**run, "RANK": "1"}),
+                       (True, {"PMI_RANK": "2"}, run, {"LOCAL_RANK": "0"}),
+                       (False, {"PMI_RANK": "2"}, run, {"LOCAL_RANK": "1"})):
+    ended = subprocess.run([sys.executable, "-c", RANK, json.dumps(levels), RANK], check=False).returncode
+    assert ended == 10 + first, (levels, ended)
+played.asked, _schedule.is_first = [], lambda: False
+assert fermata.torch.Checkpointer(every=1).step() is None and played.asked == []
+_schedule.is_first = lambda: True
 
 
 class Training(Played):

@@ -15,7 +15,7 @@ import time
 from typing import Callable, List, Optional, TypeVar
 
 _AGENTS = "FERMATA_AGENT_SOCKET"
-_TOKEN = "FERMATA_SESSION_TOKEN"
+TOKEN = "FERMATA_SESSION_TOKEN"
 _NAME = "program.sock"
 _MOST = 4096
 # An answer takes a moment; after this time it is asked again.
@@ -89,7 +89,7 @@ def ask(question: str, limit: float = LIMIT) -> List[str]:
 def _once(path: str, question: str, patience: _Patience) -> List[str]:
     """The lines of an answer; none if it must be asked again."""
     _check(path)
-    text = f"fermata 1\n{os.environ.get(_TOKEN, '')}\n{question}\n".encode("utf-8", "surrogateescape")
+    text = f"fermata 1\n{os.environ.get(TOKEN, '')}\n{question}\n".encode("utf-8", "surrogateescape")
     answers, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         try:

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Callable, Deque, Optional
 
 from fermata._interval import optimal_interval
+from fermata._rank import is_first
 from fermata._session import CheckpointError, Handle, checkpoint, in_session, say_outside
 
 # How many steps without a checkpoint say how long a step usually takes, and how many checkpoints what one costs. Medians,
@@ -27,7 +28,8 @@ class Schedule:
 
     A checkpoint that is still being taken is waited for by none: the next one comes at the first step after it. At the
     interval that wastes least, one step without a checkpoint lies between two: it says how long a step usually takes.
-    One that fails is a warning; the program goes on. `mode` and `tcp_close` are those of fermata.checkpoint().
+    Of several ranks in one session the first asks, for an image that holds all of them. A checkpoint that fails is a warning;
+    the program goes on. `mode` and `tcp_close` are those of fermata.checkpoint().
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Schedule:
         self._every, self._seconds, self._mode = every, seconds, mode
         self._tcp_close = tcp_close
         self._between_failures, self._gpus, self._clock = between_failures, gpus, clock
+        self._is_first = is_first()
         self._steps = 0
         self._last = clock()
         self._step_began: Optional[float] = None
@@ -74,7 +77,7 @@ class Schedule:
         now = self._clock()
         self._measure(now)
         self._steps += 1
-        if not in_session() or self._is_taking(now):
+        if not self._is_first or not in_session() or self._is_taking(now):
             return None
         if not self._is_due(now):
             return None

@@ -137,7 +137,7 @@ def checkpoint(
     mode: str = "auto", wait: bool = False, name: Optional[str] = None, tcp_close: bool = False
 ) -> Handle:
     """Asks for an image of this process's session, and returns at once; it is taken while the program runs on, as
-    `fermata checkpoint --mode` does.
+    `fermata checkpoint --mode` does. Of several ranks in one session, call it in one: the image holds all of them.
 
     name: name of the image in the folder of images; SESSION-1, SESSION-2, ... if absent.
     wait: return when the image is complete; raises CheckpointError if there is none.

@@ -1,7 +1,7 @@
 //! Tells CRIU the mappings of processes while they stand still, faster than the kernel's own file does.
 //!
 //! ```text
-//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─► [thread] ─► a file in memory, or no file
+//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─► [thread] ─► PID and a file in memory, or PID only
 //! ```
 //! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's.
 
@@ -42,7 +42,8 @@ fn answer(socket: &OwnedFd, root: u32) -> io::Result<bool> {
     if length == 0 {
         return Ok(false);
     }
-    let number = str::from_utf8(&question[..length]).ok();
+    let question = &question[..length];
+    let number = str::from_utf8(question).ok();
     let inner: Option<u32> = number.and_then(|it| it.parse().ok());
     let file = inner.and_then(|it| describe(root, it).ok());
     let rights: Vec<_> = file.iter().map(|it| it.as_fd()).collect();
@@ -53,7 +54,7 @@ fn answer(socket: &OwnedFd, root: u32) -> io::Result<bool> {
     }
     sendmsg(
         socket,
-        &[IoSlice::new(b".")],
+        &[IoSlice::new(question)],
         &mut control,
         SendFlags::NOSIGNAL,
     )?;
@@ -76,6 +77,19 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
+
+    #[test]
+    fn an_answer_names_the_process_that_was_asked_for() {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = pair.expect("a socket pair");
+        let asked = b"4294967295";
+        rustix::net::send(&theirs, asked, SendFlags::NOSIGNAL).expect("asked");
+        assert!(answer(&ours, std::process::id()).expect("answered"));
+        let mut text = [0; MOST_BYTES];
+        let (length, _) = recv(&theirs, &mut text[..], RecvFlags::empty()).expect("an answer");
+        assert_eq!(&text[..length], asked);
+    }
 
     #[test]
     fn a_process_outside_of_the_tree_is_not_told_of() {

@@ -1,14 +1,19 @@
 //! The process that calls the driver for foreign programs, and the conversation with it.
+//!
+//! It answers each request, in their order. A call of the driver that takes too long is still made to its end, and its answer
+//! comes late: it is then passed over when the next request is answered. After any other failure of the conversation the
+//! link is shut down, so that every later request fails, and the helper brings back what it has locked.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use fermata_control::Connection;
 use fermata_control::foreign::{DriverStand, FOREIGN_ARGUMENT, FromHelper, Refusal, ToHelper};
 use fermata_control::worker::{Device, FailureKind};
+use fermata_control::{Connection, ControlError};
 
 use super::words::{self, LOCK_TIME};
 use crate::daemon::Daemon;
@@ -28,6 +33,8 @@ const LEAST_RATE: u64 = 256 << 20;
 /// A helper. When it is dropped it brings back what it has locked and not been told to forget, and ends.
 pub(super) struct Helper {
     link: Connection<FromHelper, ToHelper>,
+    /// Requests that it has not answered yet.
+    unanswered: AtomicU32,
     child: Option<Child>,
     /// The driver that it calls.
     pub driver: Driver,
@@ -76,6 +83,7 @@ impl Helper {
         let child = command.spawn().or_fail(FailureKind::Host, what)?;
         Ok(Self {
             link: Connection::new(ours.into(), "the helper for foreign programs"),
+            unanswered: AtomicU32::new(0),
             child: Some(child),
             driver: driver.clone(),
         })
@@ -179,13 +187,9 @@ impl Helper {
     }
 
     fn ask(&self, request: &ToHelper, limit: Duration) -> Result<FromHelper> {
-        let answer = self
-            .link
-            .send(request, &[])
-            .and_then(|()| self.link.recv(limit));
-        match answer {
-            Ok((FromHelper::NoDriver(why), _)) => Err(fail(FailureKind::Host, why)),
-            Ok((answer, _)) => Ok(answer),
+        match self.converse(request, limit) {
+            Ok(FromHelper::NoDriver(why)) => Err(fail(FailureKind::Host, why)),
+            Ok(answer) => Ok(answer),
             Err(error) if error.is_timeout() => {
                 let message = format!(
                     "the driver `{}` has not answered within {} s",
@@ -194,7 +198,28 @@ impl Helper {
                 );
                 Err(fail(FailureKind::Host, message))
             }
-            Err(error) => Err(crate::failure::from_control(&error)),
+            Err(error) => {
+                self.link.shutdown();
+                Err(crate::failure::from_control(&error))
+            }
+        }
+    }
+
+    /// The answer to this request; late answers to earlier ones are passed over.
+    fn converse(
+        &self,
+        request: &ToHelper,
+        limit: Duration,
+    ) -> std::result::Result<FromHelper, ControlError> {
+        let until = Instant::now() + limit;
+        self.link.send(request, &[])?;
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (answer, _) = self.link.recv(left)?;
+            if self.unanswered.fetch_sub(1, Ordering::Relaxed) == 1 {
+                return Ok(answer);
+            }
         }
     }
 }
@@ -223,4 +248,73 @@ fn explained(refusal: &Refusal) -> Failure {
 fn unexpected(answer: &FromHelper) -> Failure {
     let message = format!("the helper for foreign programs answers {answer:?}");
     fail(FailureKind::Internal, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_control::foreign::DriverStep;
+
+    use super::*;
+
+    /// Until a test gives up: what it waits for has come before.
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// A helper without a process, and its end of the conversation.
+    fn helper() -> (Helper, Connection<ToHelper, FromHelper>) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let helper = Helper {
+            link: Connection::new(ours.into(), "the helper"),
+            unanswered: AtomicU32::new(0),
+            child: None,
+            driver: Driver {
+                path: "libcuda.so.1".into(),
+                soft: true,
+            },
+        };
+        (helper, Connection::new(theirs.into(), "the daemon"))
+    }
+
+    fn refused() -> FromHelper {
+        FromHelper::Refused(Refusal {
+            pid: 7,
+            step: DriverStep::Restore,
+            code: 1,
+            name: "refused".into(),
+        })
+    }
+
+    #[test]
+    fn a_late_answer_is_not_that_to_the_next_request() {
+        let (helper, theirs) = helper();
+        let request = ToHelper::Forget;
+        for _ in 0..2 {
+            let late = helper.ask(&request, Duration::ZERO);
+            assert_eq!(late.map_err(|it| it.kind), Err(FailureKind::Host));
+        }
+        // One of the two comes, and is not that to the third.
+        theirs.send(&FromHelper::Done, &[]).expect("sent");
+        let none = helper.ask(&request, Duration::ZERO);
+        assert_eq!(none.map_err(|it| it.kind), Err(FailureKind::Host));
+        for answer in [FromHelper::Done, FromHelper::Done, refused()] {
+            theirs.send(&answer, &[]).expect("sent");
+        }
+        let answer = helper.ask(&request, SOON).map_err(|it| it.message);
+        assert_eq!(answer, Ok(refused()));
+        theirs.send(&FromHelper::Done, &[]).expect("sent");
+        let answer = helper.ask(&request, SOON).map_err(|it| it.message);
+        assert_eq!(answer, Ok(FromHelper::Done));
+    }
+
+    #[test]
+    fn a_conversation_that_has_failed_is_over() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let (mut helper, _) = helper();
+        helper.link = Connection::new(ours.into(), "the helper");
+        let text = b"\x08\0\0\0\"Nobody\"\x06\0\0\0\"Done\"";
+        std::io::Write::write_all(&mut theirs, text).expect("written");
+        for _ in 0..2 {
+            let answer = helper.ask(&ToHelper::Forget, SOON).map_err(|it| it.kind);
+            assert_eq!(answer, Err(FailureKind::Internal));
+        }
+    }
 }

@@ -21,17 +21,19 @@ use crate::proc;
 /// The longest question.
 const MOST_BYTES: usize = 16;
 
-/// Answers for the tree below `root` until the returned end is closed everywhere; none where the kernel's file must do.
+/// Answers for the tree below `root` until the returned end is closed everywhere. Where the kernel's file must do, every
+/// question fails at once: without a socket, its number could be one of CRIU's own.
 pub(crate) fn serve(root: u32) -> Option<OwnedFd> {
-    if !fermata_hostmem::can_describe() {
-        return None;
-    }
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    let answer = move || while answer(&ours, root).is_ok_and(|more| more) {};
-    let thread = std::thread::Builder::new().name("mappings".into());
-    thread.spawn(answer).ok()?;
+    if fermata_hostmem::can_describe() {
+        let answer = move || while answer(&ours, root).is_ok_and(|more| more) {};
+        // Without a thread the other end is closed.
+        let _ = std::thread::Builder::new()
+            .name("mappings".into())
+            .spawn(answer);
+    }
     Some(theirs)
 }
 

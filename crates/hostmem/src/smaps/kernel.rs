@@ -55,6 +55,13 @@ impl Flags {
     /// # Errors
     /// The kernel is too old, does not permit it, or has other flags than are known here.
     pub fn load() -> io::Result<Self> {
+        let flags = Self::unchecked()?;
+        flags.check()?;
+        Ok(flags)
+    }
+
+    /// Loads the program only.
+    pub fn unchecked() -> io::Result<Self> {
         let bytes = fs::read(TYPES)?;
         let unknown = || io::Error::from(io::ErrorKind::Unsupported);
         let btf = Btf::read(&bytes).ok_or_else(unknown)?;
@@ -85,9 +92,7 @@ impl Flags {
             op(SET, R0, 0, 0, 0),
             op(EXIT, 0, 0, 0, 0),
         ]);
-        let flags = Self(sys::load(&program, function)?);
-        flags.check()?;
-        Ok(flags)
+        sys::load(&program, function).map(Self)
     }
 
     /// The mappings of process `pid`, ascending; without the one of the kernel's that all processes have.

@@ -22,6 +22,7 @@ use crate::copy::Plan;
 use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
+use crate::graph::Root;
 use crate::mark::Mark;
 use crate::opened::Whole;
 
@@ -253,5 +254,7 @@ impl fmt::Debug for Module {
 /// The work of one launch, in an order that keeps all dependencies.
 #[derive(Debug)]
 pub struct Run {
+    /// What the executable graph was made from: its memory stays until the steps are done, even if both are destroyed.
+    pub(crate) _root: Arc<Root>,
     pub(crate) steps: Vec<Work>,
 }

@@ -97,7 +97,7 @@ impl Exec {
             &mut steps,
         );
         drop(state);
-        let run = Arc::new(Run::new(steps));
+        let run = Arc::new(Run::new(&self.root, steps));
         let mut last = self.last.lock();
         let before = last.iter().cloned().collect();
         let submitted =

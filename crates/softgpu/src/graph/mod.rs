@@ -49,8 +49,8 @@ pub struct Root {
     shown: Mutex<HashMap<u64, ShownParams>>,
 }
 
-/// Memory of the allocation nodes of a graph; it lives as long as the graph or an executable one made
-/// from it does.
+/// Memory of the allocation nodes of a graph; it lives as long as the graph, an executable one made
+/// from it or a launch of that does.
 #[derive(Debug, Default)]
 struct GraphMemory(Mutex<Vec<u64>>);
 

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use super::Root;
 use crate::error::Result;
 pub use crate::objects::Run;
 use crate::objects::{Context, Work};
 
 impl Run {
-    /// A launch of these steps.
-    pub fn new(steps: Vec<Work>) -> Self {
-        Self { steps }
+    /// A launch of these steps of what was made from `root`.
+    pub fn new(root: &Arc<Root>, steps: Vec<Work>) -> Self {
+        let _root = Arc::clone(root);
+        Self { _root, steps }
     }
 
     /// Passes the marks of steps that will never be executed, so that no thread waits for them.

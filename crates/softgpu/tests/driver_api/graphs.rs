@@ -1,6 +1,8 @@
 //! Graphs: explicit nodes, capture, update, execution.
 
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
@@ -9,6 +11,7 @@ use fermata_softgpu::api::{
 };
 
 use crate::common::{Context, check, cuda};
+use crate::streams::{Gate, wait_at_gate};
 
 fn new_graph() -> cu::CUgraph {
     let mut handle = null_mut();
@@ -49,6 +52,54 @@ fn add_memset(
         after.len(),
         In::from(&params),
         null_mut(),
+    )));
+    node
+}
+
+/// Adds an allocation of device memory, and returns its node and its address.
+fn add_allocation(graph: cu::CUgraph, bytes: usize) -> (cu::CUgraphNode, u64) {
+    let location = cu::CUmemLocation {
+        type_: cu::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: 0,
+    };
+    let mut params = cu::CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: cu::CUmemPoolProps {
+            allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
+            location,
+            ..Default::default()
+        },
+        bytesize: bytes,
+        ..Default::default()
+    };
+    let mut node = null_mut();
+    let none: In<cu::CUgraphNode> = In::null();
+    check(cuda!(graph_nodes::cuGraphAddMemAllocNode(
+        Out::from(&mut node),
+        graph,
+        none,
+        0,
+        Out::from(&mut params),
+    )));
+    (node, params.dptr)
+}
+
+fn add_host<T>(
+    graph: cu::CUgraph,
+    after: &[cu::CUgraphNode],
+    call: unsafe extern "C" fn(*mut c_void),
+    data: *const T,
+) -> cu::CUgraphNode {
+    let mut node = null_mut();
+    let params = cu::CUDA_HOST_NODE_PARAMS {
+        fn_: Some(call),
+        userData: data.cast_mut().cast(),
+    };
+    check(cuda!(graph_nodes::cuGraphAddHostNode(
+        Out::from(&mut node),
+        graph,
+        In::from(after),
+        after.len(),
+        In::from(&params),
     )));
     node
 }
@@ -286,29 +337,8 @@ fn kernel_nodes_show_and_take_parameters() {
 fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
     let context = Context::new();
     let (graph, stream) = (new_graph(), new_stream());
-    let location = cu::CUmemLocation {
-        type_: cu::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: 0,
-    };
-    let mut params = cu::CUDA_MEM_ALLOC_NODE_PARAMS {
-        poolProps: cu::CUmemPoolProps {
-            allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location,
-            ..Default::default()
-        },
-        bytesize: 4096,
-        ..Default::default()
-    };
-    let mut allocation = null_mut();
-    let none: In<cu::CUgraphNode> = In::null();
-    check(cuda!(graph_nodes::cuGraphAddMemAllocNode(
-        Out::from(&mut allocation),
-        graph,
-        none,
-        0,
-        Out::from(&mut params),
-    )));
-    let fill = add_memset(graph, &[allocation], params.dptr, 6, 1024);
+    let (allocation, address) = add_allocation(graph, 4096);
+    let fill = add_memset(graph, &[allocation], address, 6, 1024);
     let mut free = null_mut();
     let after = In::from(&fill);
     check(cuda!(graph_nodes::cuGraphAddMemFreeNode(
@@ -316,7 +346,7 @@ fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
         graph,
         after,
         1,
-        params.dptr
+        address
     )));
     let mut clone = null_mut();
     let cloned = cuda!(graph::cuGraphClone(Out::from(&mut clone), graph));
@@ -325,13 +355,29 @@ fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
     check(cuda!(graph::cuGraphDestroy(graph)));
     launch(exec, stream);
     launch(exec, stream);
-    assert_eq!(context.download::<u32>(params.dptr, 1024), [6; 1024]);
+    assert_eq!(context.download::<u32>(address, 1024), [6; 1024]);
     check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
 }
 
 #[test]
+fn memory_of_a_graph_stays_until_its_launch_has_ended() {
+    let _context = Context::new();
+    let (graph, stream) = (new_graph(), new_stream());
+    let gate = Gate::default();
+    let (allocation, address) = add_allocation(graph, 4096);
+    let held = add_host(graph, &[allocation], wait_at_gate, &raw const gate);
+    add_memset(graph, &[held], address, 6, 1024);
+    let exec = instantiate(graph);
+    check(cuda!(graph_exec::cuGraphLaunch(exec, stream)));
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+    check(cuda!(graph::cuGraphDestroy(graph)));
+    gate.open.store(true, Ordering::SeqCst);
+    check(cuda!(stream::cuStreamSynchronize(stream)));
+}
+
+#[test]
 fn user_objects_die_with_the_last_graph_that_holds_them() {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
     unsafe extern "C" fn count(counter: *mut std::ffi::c_void) {
         // SAFETY: the test keeps the counter.
         unsafe { &*counter.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);

@@ -26,8 +26,8 @@ fn new_event(flags: u32) -> cu::CUevent {
 
 /// Blocks its stream until told to go on.
 #[derive(Default)]
-struct Gate {
-    open: AtomicBool,
+pub(crate) struct Gate {
+    pub(crate) open: AtomicBool,
     reached: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Gate {
 /// Until a test gives up: what it waits for comes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-unsafe extern "C" fn wait_at_gate(gate: *mut c_void) {
+pub(crate) unsafe extern "C" fn wait_at_gate(gate: *mut c_void) {
     // SAFETY: tests keep the gate until its stream has been synchronised.
     let gate = unsafe { &*gate.cast::<Gate>() };
     gate.reached.store(true, Ordering::SeqCst);

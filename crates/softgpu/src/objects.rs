@@ -22,7 +22,7 @@ use crate::copy::Plan;
 use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
-use crate::graph::Root;
+use crate::graph::{HeldObjects, Root};
 use crate::mark::Mark;
 use crate::opened::Whole;
 
@@ -256,5 +256,7 @@ impl fmt::Debug for Module {
 pub struct Run {
     /// What the executable graph was made from: its memory stays until the steps are done, even if both are destroyed.
     pub(crate) _root: Arc<Root>,
+    /// What the executable graph held when it was launched.
+    pub(crate) _users: Arc<HeldObjects>,
     pub(crate) steps: Vec<Work>,
 }

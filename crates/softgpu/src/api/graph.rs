@@ -7,7 +7,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_graph::{Edge, EdgeData, NodeId, NodeKind, dot};
 
 use super::args::{In, Name, Out};
-use super::graph_params::{generic, node_ids};
+use super::graph_params::{child_graph, child_of, generic, node_ids};
 use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::context;
@@ -192,8 +192,24 @@ fn add_node(
 ) -> Result {
     let graph = graph(handle)?;
     let after = dependencies(&graph, nodes, data, count)?;
+    if let Some(child) = child_of(params)? {
+        return add_child(out, &graph, &after, &child);
+    }
     let kind = generic(params, Some(&graph))?;
-    add(out, &graph, &after, kind)
+    add(out, &graph, &after, kind).map(drop)
+}
+
+/// Adds a node that runs a copy of another graph, with references to what that holds.
+pub fn add_child(
+    out: Out<cu::CUgraphNode>,
+    graph: &Arc<GraphObject>,
+    after: &[(NodeId, EdgeData)],
+    child: &GraphObject,
+) -> Result {
+    let held = child.held(driver()?);
+    let id = add(out, graph, after, child_graph(child)?)?;
+    graph.hold_inside(&[id], held);
+    Ok(())
 }
 
 /// Checks a node and adds it to a graph.
@@ -202,7 +218,7 @@ pub fn add(
     graph: &Arc<GraphObject>,
     after: &[(NodeId, EdgeData)],
     kind: NodeKind,
-) -> Result {
+) -> Result<NodeId> {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -217,7 +233,8 @@ pub fn add(
         Work::check(driver()?, &context, &kind)?;
     }
     let id = graph.with_mut(|graph| graph.add(kind, after))?;
-    out.set(to_pointer(graph.node_handle(driver()?, id)))
+    out.set(to_pointer(graph.node_handle(driver()?, id)))?;
+    Ok(id)
 }
 
 api! {
@@ -233,11 +250,14 @@ api! {
     }
 
     fn cuGraphClone(out: Out<cu::CUgraph>, original: cu::CUgraph) {
-        let copy = graph(original)?.with(|graph| Ok(graph.clone()))?;
+        let (driver, original) = (driver()?, graph(original)?);
+        let copy = original.with(|graph| Ok(graph.clone()))?;
         if copy.has_memory_nodes() {
             return Err(NOT_SUPPORTED);
         }
-        out.set(to_pointer(GraphObject::create(driver()?, copy).handle))
+        let clone = GraphObject::create(driver, copy);
+        clone.hold_inside(&[], original.held(driver));
+        out.set(to_pointer(clone.handle))
     }
 
     fn cuGraphNodeFindInClone(out: Out<cu::CUgraphNode>, original: cu::CUgraphNode, clone: cu::CUgraph) {
@@ -381,7 +401,13 @@ api! {
     fn cuGraphNodeSetParams(handle: cu::CUgraphNode, params: Out<cu::CUgraphNodeParams>) {
         let node = node(handle)?;
         let kind = generic(params, None)?;
-        node.graph.with_mut(|graph| graph.set(node.id, kind))
+        let driver = driver()?;
+        let held = child_of(params)?.map(|child| child.held(driver));
+        node.graph.with_mut(|graph| graph.set(node.id, kind))?;
+        if let Some(held) = held {
+            node.graph.hold_inside(&[node.id], held);
+        }
+        Ok(())
     }
 
     fn cuGraphDestroyNode(handle: cu::CUgraphNode) {
@@ -431,18 +457,12 @@ api! {
         } else {
             driver()?.user_objects().get(to_handle(object)).ok_or(INVALID_HANDLE)?;
         }
-        *graph.root.users.lock().entry(to_handle(object)).or_default() += count;
-        Ok(())
+        graph.root.users.lock().add(&graph.path, to_handle(object), count)
     }
 
     fn cuGraphReleaseUserObject(handle: cu::CUgraph, object: cu::CUuserObject, count: c_uint) {
         let graph = graph(handle)?;
-        {
-            let mut users = graph.root.users.lock();
-            let held = users.get_mut(&to_handle(object)).ok_or(INVALID_VALUE)?;
-            *held = held.checked_sub(count).ok_or(INVALID_VALUE)?;
-            users.retain(|_, held| *held > 0);
-        }
+        graph.root.users.lock().subtract(&graph.path, to_handle(object), count)?;
         UserObject::release(driver()?, to_handle(object), count)
     }
 }

@@ -50,6 +50,11 @@ fn set_params(handle: cu::CUgraphExec, target: cu::CUgraphNode, kind: &NodeKind)
     exec(handle)?.set_params(&*node(target)?, kind)
 }
 
+fn set_child(handle: cu::CUgraphExec, target: cu::CUgraphNode, child: &GraphObject) -> Result {
+    set_params(handle, target, &params::child_graph(child)?)?;
+    exec(handle)?.hold_inside(driver()?, &*node(target)?, child)
+}
+
 fn launch(handle: cu::CUgraphExec, stream: cu::CUstream) -> Result {
     let (exec, stream) = (exec(handle)?, Stream::resolve(stream)?);
     capture::forbid_on(&stream)?;
@@ -158,7 +163,10 @@ api! {
         target: cu::CUgraphNode,
         params: Out<cu::CUgraphNodeParams>,
     ) {
-        set_params(handle, target, &params::generic(params, None)?)
+        match params::child_of(params)? {
+            Some(child) => set_child(handle, target, &child),
+            None => set_params(handle, target, &params::generic(params, None)?),
+        }
     }
 
     fn cuGraphExecKernelNodeSetParams_v2(
@@ -211,7 +219,7 @@ api! {
         target: cu::CUgraphNode,
         child: cu::CUgraph,
     ) {
-        set_params(handle, target, &params::child_graph(&*graph(child)?)?)
+        set_child(handle, target, &*graph(child)?)
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(
@@ -247,7 +255,7 @@ fn update(
 ) -> Result<(cu::CUgraphExecUpdateResultInfo, Result)> {
     let driver = driver()?;
     let mut answer = cu::CUgraphExecUpdateResultInfo::default();
-    let Err(error) = exec.update(graph) else {
+    let Err(error) = exec.update(driver, graph) else {
         return Ok((answer, Ok(())));
     };
     let shown = |id: Option<NodeId>| match id {

@@ -4,7 +4,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_graph::{LaunchAttribute, NodeKind};
 
 use super::args::{In, Out};
-use super::graph::{add, dependencies, graph, node};
+use super::graph::{add, add_child, dependencies, graph, node};
 use super::graph_params as params;
 use super::init::driver;
 use super::{copy, to_pointer};
@@ -29,6 +29,7 @@ fn add_kind(
         &dependencies(&graph, after, In::null(), count)?,
         kind,
     )
+    .map(drop)
 }
 
 /// Replaces a node's parameters by others of its kind.
@@ -215,8 +216,8 @@ api! {
         count: usize,
         child: cu::CUgraph,
     ) {
-        let child = params::child_graph(&*graph(child)?)?;
-        add_kind(out, handle, after, count, child)
+        let (graph, child) = (graph(handle)?, graph(child)?);
+        add_child(out, &graph, &dependencies(&graph, after, In::null(), count)?, &child)
     }
 
     fn cuGraphChildGraphNodeGetGraph(handle: cu::CUgraphNode, out: Out<cu::CUgraph>) {

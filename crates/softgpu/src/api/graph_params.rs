@@ -2,6 +2,7 @@
 
 use fermata_abi::op::{ContextId, EventId, FunctionId};
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{HostCall, KernelNode, MemAllocNode, MemsetNode, NodeKind};
@@ -248,9 +249,7 @@ pub fn generic(
         }
         cu::CU_GRAPH_NODE_TYPE_GRAPH => {
             // SAFETY: as above.
-            let child = unsafe { body.graph }.graph;
-            let child = GraphObject::resolve(driver()?, to_handle(child))?;
-            child_graph(&child)
+            child_graph(&*child(unsafe { body.graph })?)
         }
         cu::CU_GRAPH_NODE_TYPE_EMPTY => Ok(NodeKind::Empty),
         cu::CU_GRAPH_NODE_TYPE_WAIT_EVENT => {
@@ -280,6 +279,20 @@ pub fn generic(
     }
 }
 
+fn child(params: cu::CUDA_CHILD_GRAPH_NODE_PARAMS) -> Result<Arc<GraphObject>> {
+    GraphObject::resolve(driver()?, to_handle(params.graph))
+}
+
+/// The graph that a node with these parameters runs a copy of, if it is such a node.
+pub fn child_of(params: Out<cu::CUgraphNodeParams>) -> Result<Option<Arc<GraphObject>>> {
+    let all = params.get()?;
+    if all.type_ != cu::CU_GRAPH_NODE_TYPE_GRAPH {
+        return Ok(None);
+    }
+    // SAFETY: the type says which member of the union the program has filled in.
+    child(unsafe { all.__bindgen_anon_1.graph }).map(Some)
+}
+
 /// The handle of an event that exists.
 pub fn event_exists(event: cu::CUevent) -> Result<EventId> {
     crate::event::Event::resolve(event).map(|event| EventId::from_raw(event.handle))
@@ -301,8 +314,7 @@ pub fn node_ids(
 ) -> Result<Vec<fermata_graph::NodeId>> {
     let ids = handles.iter().map(|handle| {
         let node = NodeRef::resolve(driver()?, to_handle(*handle)).map_err(|_| INVALID_VALUE)?;
-        let same =
-            std::sync::Arc::ptr_eq(&node.graph.root, &graph.root) && node.graph.path == graph.path;
+        let same = Arc::ptr_eq(&node.graph.root, &graph.root) && node.graph.path == graph.path;
         if same {
             Ok(node.id)
         } else {

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use fermata_graph::{Graph, NodeId, NodeKind, update};
 use parking_lot::Mutex;
 
-use super::{GraphObject, NodeRef, Root, Run, code};
+use super::{GraphObject, HeldObjects, NodeRef, Root, Run, code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
@@ -27,7 +27,7 @@ pub struct Exec {
     state: Mutex<State>,
     /// The last launch: launches of one executable graph run one after another.
     last: Mutex<Option<Point>>,
-    /// The graph this was made from; its nodes name the nodes here. Keeps its memory and user objects.
+    /// The graph this was made from; its nodes name the nodes here. Keeps its memory.
     root: Arc<Root>,
 }
 
@@ -35,6 +35,8 @@ pub struct Exec {
 struct State {
     graph: Graph,
     disabled: HashSet<Place>,
+    /// References on user objects; its launches hold them, too.
+    held: Arc<HeldObjects>,
 }
 
 impl Driver {
@@ -66,6 +68,7 @@ impl Exec {
             state: Mutex::new(State {
                 graph,
                 disabled: HashSet::new(),
+                held: Arc::new(source.held(driver)),
             }),
             last: Mutex::default(),
             root: Arc::clone(&source.root),
@@ -96,8 +99,9 @@ impl Exec {
             &mut Vec::new(),
             &mut steps,
         );
+        let held = Arc::clone(&state.held);
         drop(state);
-        let run = Arc::new(Run::new(&self.root, steps));
+        let run = Arc::new(Run::new(&self.root, held, steps));
         let mut last = self.last.lock();
         let before = last.iter().cloned().collect();
         let submitted =
@@ -148,11 +152,32 @@ impl Exec {
             .map_err(|error| code(&error))
     }
 
-    /// Takes over the parameters of another graph of the same shape.
+    /// Gives the graph inside `node` the references of the graph whose parameters it has taken over, instead of those it had.
+    ///
+    /// # Errors
+    /// There is no such graph here.
+    pub fn hold_inside(&self, driver: &Driver, node: &NodeRef, source: &GraphObject) -> Result {
+        let held = source.held(driver);
+        let from = source.with(|graph| Ok(graph.clone()))?;
+        let way = [&node.graph.path[..], &[node.id]].concat();
+        let mut state = self.state.lock();
+        let target = state.graph.inner(&way).map_err(|error| code(&error))?;
+        let held = held.renamed(|path| update::same_way(path, &from, target));
+        let mut all = state.held.copied(driver, &[]);
+        let inside = all.exchange(&way, held);
+        let before = std::mem::replace(&mut state.held, Arc::new(all));
+        drop(state);
+        // This may call the program, so it happens without the lock.
+        drop((inside, before));
+        Ok(())
+    }
+
+    /// Takes over the parameters of another graph of the same shape, and its references instead of those it had.
     ///
     /// # Errors
     /// It is of another shape, or a parameter cannot change.
-    pub fn update(&self, new: &GraphObject) -> Result<(), update::UpdateError> {
+    pub fn update(&self, driver: &Driver, new: &GraphObject) -> Result<(), update::UpdateError> {
+        let held = new.held(driver);
         let topology = update::UpdateError {
             reason: update::Reason::Topology,
             node: None,
@@ -160,7 +185,13 @@ impl Exec {
         };
         let new = new.with(|graph| Ok(graph.clone())).map_err(|_| topology)?;
         let mut state = self.state.lock();
-        state.graph = update::updated(&state.graph, &new)?;
+        let updated = update::updated(&state.graph, &new)?;
+        let held = held.renamed(|path| update::same_way(path, &new, &updated));
+        state.graph = updated;
+        let before = std::mem::replace(&mut state.held, Arc::new(held));
+        drop(state);
+        // As in `hold_inside`.
+        drop(before);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! of child nodes that leads to it.
 
 mod exec;
+mod held;
 mod run;
 mod user;
 
@@ -14,6 +15,7 @@ use fermata_graph::{Graph, GraphError, NodeId, NodeKind};
 use parking_lot::Mutex;
 
 pub use exec::Exec;
+pub use held::HeldObjects;
 pub use run::Run;
 pub use user::UserObject;
 
@@ -43,8 +45,8 @@ pub struct Root {
     inner: Mutex<HashMap<Vec<NodeId>, u64>>,
     /// Memory of its allocation nodes.
     memory: GraphMemory,
-    /// User objects it holds: handle and count.
-    pub users: Mutex<HashMap<u64, u32>>,
+    /// References on user objects of it and of the graphs inside it.
+    pub users: Mutex<HeldObjects>,
     /// Parameters of kernel nodes as they were shown to the program.
     shown: Mutex<HashMap<u64, ShownParams>>,
 }
@@ -77,16 +79,6 @@ impl Drop for GraphMemory {
         if let Ok(driver) = driver::running() {
             for address in self.0.get_mut().drain(..) {
                 let _ = driver.memory.free(address, |_| true);
-            }
-        }
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        if let Ok(driver) = driver::running() {
-            for (handle, count) in self.users.get_mut().drain() {
-                let _ = UserObject::release(driver, handle, count);
             }
         }
     }
@@ -204,6 +196,19 @@ impl GraphObject {
         Ok(child)
     }
 
+    /// References for a copy of the graph to what it holds.
+    pub fn held(&self, driver: &Driver) -> HeldObjects {
+        self.root.users.lock().copied(driver, &self.path)
+    }
+
+    /// Gives the graph at `way` from here these references, and releases those that it had.
+    pub fn hold_inside(&self, way: &[NodeId], new: HeldObjects) {
+        let way = [&self.path[..], way].concat();
+        let before = self.root.users.lock().exchange(&way, new);
+        // This may call the program, so it happens without the lock.
+        drop(before);
+    }
+
     /// Removes a node and its handle from the graph.
     ///
     /// # Errors
@@ -215,6 +220,7 @@ impl GraphObject {
             }
             graph.remove(node.id).map(drop)
         })?;
+        self.hold_inside(&[node.id], HeldObjects::default());
         self.root.nodes.lock().remove(&(self.path.clone(), node.id));
         driver.nodes().remove(node.handle);
         Ok(())
@@ -235,6 +241,7 @@ impl GraphObject {
         for (_, handle) in self.root.inner.lock().drain() {
             driver.graphs().remove(handle);
         }
+        self.hold_inside(&[], HeldObjects::default());
         Ok(())
     }
 

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use super::Root;
+use super::{HeldObjects, Root};
 use crate::error::Result;
 pub use crate::objects::Run;
 use crate::objects::{Context, Work};
 
 impl Run {
-    /// A launch of these steps of what was made from `root`.
-    pub fn new(root: &Arc<Root>, steps: Vec<Work>) -> Self {
-        let _root = Arc::clone(root);
-        Self { _root, steps }
+    /// A launch of these steps of what was made from `root` and holds `users`.
+    pub fn new(root: &Arc<Root>, users: Arc<HeldObjects>, steps: Vec<Work>) -> Self {
+        Self {
+            _root: Arc::clone(root),
+            _users: users,
+            steps,
+        }
     }
 
     /// Passes the marks of steps that will never be executed, so that no thread waits for them.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
@@ -375,18 +375,15 @@ fn memory_of_a_graph_stays_until_its_launch_has_ended() {
     check(cuda!(stream::cuStreamSynchronize(stream)));
 }
 
-#[test]
-fn user_objects_die_with_the_last_graph_that_holds_them() {
-    use std::sync::atomic::AtomicU32;
-    unsafe extern "C" fn count(counter: *mut std::ffi::c_void) {
-        // SAFETY: the test keeps the counter.
-        unsafe { &*counter.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    let _context = Context::new();
-    let graph = new_graph();
-    let counter = AtomicU32::new(0);
+unsafe extern "C" fn count(counter: *mut c_void) {
+    // SAFETY: the test keeps the counter.
+    unsafe { &*counter.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Makes a user object that counts its end, and moves the only reference to `graph`.
+fn give_object(graph: cu::CUgraph, counter: &AtomicU32) -> cu::CUuserObject {
     let mut object = null_mut();
-    let data = crate::common::out((&raw const counter).cast_mut().cast());
+    let data = crate::common::out((&raw const *counter).cast_mut().cast());
     check(cuda!(graph::cuUserObjectCreate(
         Out::from(&mut object),
         data,
@@ -398,11 +395,95 @@ fn user_objects_die_with_the_last_graph_that_holds_them() {
     check(cuda!(graph::cuGraphRetainUserObject(
         graph, object, 1, moved
     )));
+    object
+}
+
+#[test]
+fn user_objects_die_with_the_last_graph_that_holds_them() {
+    let _context = Context::new();
+    let graph = new_graph();
+    let counter = AtomicU32::new(0);
+    give_object(graph, &counter);
     let exec = instantiate(graph);
     check(cuda!(graph::cuGraphDestroy(graph)));
     assert_eq!(counter.load(Ordering::SeqCst), 0);
     check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
     assert_eq!(counter.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_executable_graph_has_references_of_its_own() {
+    let _context = Context::new();
+    let graph = new_graph();
+    let counter = AtomicU32::new(0);
+    let object = give_object(graph, &counter);
+    let exec = instantiate(graph);
+    check(cuda!(graph::cuGraphReleaseUserObject(graph, object, 1)));
+    assert_eq!(counter.load(Ordering::SeqCst), 0);
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+    assert_eq!(counter.load(Ordering::SeqCst), 1);
+    check(cuda!(graph::cuGraphDestroy(graph)));
+}
+
+#[test]
+fn clones_and_graphs_inside_have_references_of_their_own() {
+    let _context = Context::new();
+    let (outer, inner) = (new_graph(), new_graph());
+    let counter = AtomicU32::new(0);
+    give_object(inner, &counter);
+    let mut child = null_mut();
+    let none: In<cu::CUgraphNode> = In::null();
+    check(cuda!(graph_nodes::cuGraphAddChildGraphNode(
+        Out::from(&mut child),
+        outer,
+        none,
+        0,
+        inner
+    )));
+    check(cuda!(graph::cuGraphDestroy(inner)));
+    let mut clone = null_mut();
+    check(cuda!(graph::cuGraphClone(Out::from(&mut clone), outer)));
+    check(cuda!(graph::cuGraphDestroyNode(child)));
+    check(cuda!(graph::cuGraphDestroy(outer)));
+    assert_eq!(counter.load(Ordering::SeqCst), 0);
+    check(cuda!(graph::cuGraphDestroy(clone)));
+    assert_eq!(counter.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_update_replaces_references_and_launches_keep_theirs() {
+    let context = Context::new();
+    let (old, new, stream) = (new_graph(), new_graph(), new_stream());
+    let words = context.upload(&[0u32; 1]);
+    let (gate, calls) = (Gate::default(), AtomicU32::new(0));
+    let (before, after) = (AtomicU32::new(0), AtomicU32::new(0));
+    add_host(old, &[], wait_at_gate, &raw const gate);
+    add_host(new, &[], count, &raw const calls);
+    give_object(old, &before);
+    give_object(new, &after);
+    let exec = instantiate(old);
+    check(cuda!(graph::cuGraphDestroy(old)));
+    check(cuda!(graph_exec::cuGraphLaunch(exec, stream)));
+    let mut info = cu::CUgraphExecUpdateResultInfo::default();
+    check(cuda!(graph_exec::cuGraphExecUpdate_v2(
+        exec,
+        new,
+        Out::from(&mut info)
+    )));
+    check(cuda!(graph::cuGraphDestroy(new)));
+    assert_eq!(before.load(Ordering::SeqCst), 0, "the launch needs it");
+    gate.open.store(true, Ordering::SeqCst);
+    // What follows in the stream begins after the launch has released what it held.
+    check(cuda!(memset::cuMemsetD32Async(words, 1, 1, stream)));
+    check(cuda!(stream::cuStreamSynchronize(stream)));
+    assert_eq!(before.load(Ordering::SeqCst), 1);
+    launch(exec, stream);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(after.load(Ordering::SeqCst), 0);
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+    check(cuda!(memset::cuMemsetD32Async(words, 2, 1, stream)));
+    check(cuda!(stream::cuStreamSynchronize(stream)));
+    assert_eq!(after.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl Context {
         }
     }
 
+    /// Whether its end has begun.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Ends it by a fault: from now on everything fails with `error`, and queued work is dropped.
     pub fn fail(&self, error: CuError) {
         let _ = self

@@ -7,14 +7,15 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::driver::Driver;
-use crate::error::{INVALID_HANDLE, NOT_FOUND, Result};
+use crate::error::{INVALID_CONTEXT, INVALID_HANDLE, NOT_FOUND, Result};
 use crate::exec::{self, KernelInfo};
 use crate::function::Attributes;
 use crate::handle::{self, Table, Tag};
 use crate::jit::JitOptions;
-use crate::module::{self, Function, Module};
+use crate::module::{self, Function, Module, Variable};
+use crate::primary::Primary;
 
 /// A library.
 pub struct Library {
@@ -32,6 +33,11 @@ struct Loaded {
     spare: Option<exec::UnlinkedModule>,
     /// Modules by context id.
     modules: HashMap<u64, Arc<Module>>,
+    /// Managed variables, which the modules have in common; placed with the first module.
+    managed: Vec<Variable>,
+    /// The primary context that was retained to place them. It stays retained without the library: its end would take
+    /// along what the program has in the device's pools.
+    retained: Option<Arc<Context>>,
 }
 
 /// A kernel of a library.
@@ -47,6 +53,18 @@ pub struct Kernel {
     pub c_name: CString,
     /// Settings by device.
     attributes: Mutex<HashMap<i32, Arc<Mutex<Attributes>>>>,
+}
+
+impl Loaded {
+    /// The primary context of device 0, which the library holds.
+    fn retained(&mut self, driver: &Driver) -> Result<Arc<Context>> {
+        // A reset has released what it ended.
+        if let Some(context) = self.retained.as_ref().filter(|it| !it.is_gone()) {
+            return Ok(Arc::clone(context));
+        }
+        let context = Primary::retain(driver, driver.device(0)?)?;
+        Ok(Arc::clone(self.retained.insert(context)))
+    }
 }
 
 impl fmt::Debug for Library {
@@ -96,7 +114,7 @@ impl Library {
         let kernels = kernels.collect();
         let loaded = Mutex::new(Loaded {
             spare: Some(code),
-            modules: HashMap::new(),
+            ..Loaded::default()
         });
         let library = Arc::new(Self {
             handle: library,
@@ -115,7 +133,15 @@ impl Library {
     /// # Errors
     /// The module cannot be loaded there.
     pub fn module(&self, driver: &Driver, context: &Arc<Context>) -> Result<Arc<Module>> {
-        let mut loaded = self.loaded.lock();
+        self.module_of(driver, context, &mut self.loaded.lock())
+    }
+
+    fn module_of(
+        &self,
+        driver: &Driver,
+        context: &Arc<Context>,
+        loaded: &mut Loaded,
+    ) -> Result<Arc<Module>> {
         if let Some(module) = loaded.modules.get(&context.id) {
             return Ok(Arc::clone(module));
         }
@@ -128,9 +154,32 @@ impl Library {
             Some(kernel) => kernel.attributes(context.device.ordinal),
             None => Attributes::shared(),
         };
-        let module = Module::load(driver, context, code, &jit, &attributes)?;
+        let managed = Some(&mut loaded.managed);
+        let module = Module::load(driver, context, code, &jit, &attributes, managed)?;
         loaded.modules.insert(context.id, Arc::clone(&module));
         Ok(module)
+    }
+
+    /// The managed variable with this name. Without a current context, the library retains the primary context of
+    /// device 0 to place it: runtimes ask for such variables before they make a context.
+    ///
+    /// # Errors
+    /// There is none, or the module cannot be loaded.
+    pub fn managed(&self, driver: &Driver, name: &str) -> Result<Variable> {
+        let current = match context::current() {
+            Err(INVALID_CONTEXT) => None,
+            found => Some(found?),
+        };
+        let mut loaded = self.loaded.lock();
+        if loaded.managed.is_empty() {
+            let context = match current {
+                Some(context) => context,
+                None => loaded.retained(driver)?,
+            };
+            self.module_of(driver, &context, &mut loaded)?;
+        }
+        let found = loaded.managed.iter().find(|it| it.name == name);
+        found.cloned().ok_or(NOT_FOUND)
     }
 
     /// Whether a module is what it is in some context.
@@ -162,10 +211,11 @@ impl Library {
         for kernel in &self.kernels {
             driver.kernels().remove(kernel.handle);
         }
-        let modules = std::mem::take(&mut self.loaded.lock().modules);
-        for module in modules.into_values() {
+        let loaded = std::mem::take(&mut *self.loaded.lock());
+        for module in loaded.modules.into_values() {
             module.unload(driver);
         }
+        module::release(driver, &loaded.managed);
     }
 }
 

@@ -61,7 +61,8 @@ impl Driver {
 
 impl Module {
     /// Places a module's variables, links its code and makes it known. `attributes` gives the settings of
-    /// each function, by name.
+    /// each function, by name. `managed` is where a library keeps the managed variables that its modules have in
+    /// common; it is filled by the first of them.
     ///
     /// # Errors
     /// Not enough memory, or a symbol that is not defined.
@@ -71,25 +72,36 @@ impl Module {
         module: exec::UnlinkedModule,
         jit: &JitOptions,
         attributes: &dyn Fn(&str) -> Arc<Mutex<Attributes>>,
+        managed: Option<&mut Vec<Variable>>,
     ) -> Result<Arc<Self>> {
         let declared = module.variables().to_vec();
-        let variables = place(driver, context, &declared)?;
+        let variables = place(driver, context, &declared, managed.as_deref())?;
+        let known = |variable: &Variable| {
+            let mut shared = managed.iter().flat_map(|it| it.iter());
+            shared.any(|it| it.address == variable.address)
+        };
+        let both = declared.iter().zip(&variables);
+        let fresh: Vec<_> = both.filter(|(_, variable)| !known(variable)).collect();
         let address_of = |name: &str| variables.iter().find(|v| v.name == name).map(|v| v.address);
         let linked = module
             .link(&address_of)
             .map_err(|error| refuse(&error, jit))
             .and_then(|code| {
                 let address = |name: &str| address_of(name).or_else(|| code.function_address(name));
-                initialise(driver, &declared, &variables, &address, jit)?;
+                initialise(driver, &fresh, &address, jit)?;
                 Ok(code)
             });
         let code = match linked {
             Ok(code) => code,
             Err(error) => {
-                release(driver, &variables);
+                release(driver, fresh.into_iter().map(|(_, variable)| variable));
                 return Err(error);
             }
         };
+        if let Some(managed) = managed {
+            let shared = variables.iter().filter(|variable| variable.shared);
+            *managed = shared.cloned().collect();
+        }
         let kernels = code.kernels().to_vec();
         let module = Arc::new(Self {
             handle: handle::fresh(Tag::Module),
@@ -172,7 +184,8 @@ impl Module {
         for function in self.forget_functions() {
             driver.functions().remove(function.handle);
         }
-        release(driver, &self.variables);
+        let own = self.variables.iter().filter(|variable| !variable.shared);
+        release(driver, own);
     }
 }
 
@@ -191,44 +204,69 @@ impl Function {
     }
 }
 
-/// Finds memory for variables.
-fn place(driver: &Driver, context: &Context, declared: &[GlobalVar]) -> Result<Vec<Variable>> {
+/// Finds memory for variables. Those in `shared`, of a library, have theirs already.
+fn place(
+    driver: &Driver,
+    context: &Context,
+    declared: &[GlobalVar],
+    shared: Option<&Vec<Variable>>,
+) -> Result<Vec<Variable>> {
+    let known = |variable: &GlobalVar| shared?.iter().find(|it| it.name == variable.name);
     let mut variables: Vec<Variable> = Vec::with_capacity(declared.len());
     for variable in declared {
-        let size = variable.size.max(1) as u64;
-        let address = if variable.managed {
-            let kind = Kind::Managed {
-                attach: cu::CU_MEM_ATTACH_GLOBAL,
+        if let Some(known) = known(variable) {
+            variables.push(known.clone());
+            continue;
+        }
+        let is_shared = variable.managed && shared.is_some();
+        let address = find_memory(driver, context, variable, is_shared).inspect_err(|_| {
+            let fresh = |it: &&Variable| {
+                shared.is_none_or(|all| all.iter().all(|known| known.address != it.address))
             };
-            driver
-                .memory
-                .allocate_host(context.device.ordinal, context.handle, size, kind)
-        } else {
-            driver
-                .memory
-                .allocate(&context.device, context.handle, size, Kind::Device)
-        };
-        let address = address.inspect_err(|_| release(driver, &variables))?;
+            release(driver, variables.iter().filter(fresh));
+        })?;
         variables.push(Variable {
             name: variable.name.clone(),
             address,
             size: variable.size as u64,
             managed: variable.managed,
+            shared: is_shared,
             reference: variable.reference,
         });
     }
     Ok(variables)
 }
 
+/// Finds memory for a variable, which does not end with the context if it is shared.
+fn find_memory(
+    driver: &Driver,
+    context: &Context,
+    variable: &GlobalVar,
+    shared: bool,
+) -> Result<u64> {
+    let size = variable.size.max(1) as u64;
+    let owner = if shared { 0 } else { context.handle };
+    if !variable.managed {
+        return driver
+            .memory
+            .allocate(&context.device, owner, size, Kind::Device);
+    }
+    let kind = Kind::Managed {
+        attach: cu::CU_MEM_ATTACH_GLOBAL,
+    };
+    driver
+        .memory
+        .allocate_host(context.device.ordinal, owner, size, kind)
+}
+
 /// Gives variables their first values.
 fn initialise(
     driver: &Driver,
-    declared: &[GlobalVar],
-    variables: &[Variable],
+    variables: &[(&GlobalVar, &Variable)],
     address: &dyn Fn(&str) -> Option<u64>,
     jit: &JitOptions,
 ) -> Result {
-    for (declaration, variable) in declared.iter().zip(variables) {
+    for (declaration, variable) in variables {
         let mut bytes = declaration.init.clone();
         bytes.resize(declaration.size, 0);
         for relocation in &declaration.relocations {
@@ -249,7 +287,8 @@ fn initialise(
     Ok(())
 }
 
-fn release(driver: &Driver, variables: &[Variable]) {
+/// Frees variables.
+pub fn release<'v>(driver: &Driver, variables: impl IntoIterator<Item = &'v Variable>) {
     for variable in variables {
         // A variable of a context that is being destroyed may be gone already.
         let _ = driver.memory.free(variable.address, |_| true);

@@ -223,6 +223,8 @@ pub struct Variable {
     pub size: u64,
     /// It is managed memory.
     pub managed: bool,
+    /// It is its library's, for the modules in all contexts.
+    pub shared: bool,
     /// It is a reference.
     pub reference: Option<exec::Referent>,
 }

@@ -10,14 +10,11 @@ use super::init::driver;
 use super::module::{read_file, sm};
 use super::{to_handle, to_pointer};
 use crate::context;
-use crate::error::{
-    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result,
-};
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result};
 use crate::hold::HeldWork;
 use crate::image;
 use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
-use crate::primary::Primary;
 
 fn library(handle: cu::CUlibrary) -> Result<Arc<Library>> {
     driver()?
@@ -49,17 +46,18 @@ fn find_variable(
     name: Name,
     managed: bool,
 ) -> Result {
-    let driver = driver()?;
-    // Managed variables have addresses before there is a context: runtimes ask before they make one.
-    let context = match context::current() {
-        Err(INVALID_CONTEXT) if managed => Primary::retain(driver, driver.device(0)?)?,
-        found => found?,
+    let (driver, name) = (driver()?, name.text()?);
+    let variable = if managed {
+        library(handle)?.managed(driver, name)?
+    } else {
+        let module = library(handle)?.module(driver, &context::current()?)?;
+        let found = module.variable(name)?.clone();
+        if found.managed {
+            return Err(NOT_FOUND);
+        } else {
+            found
+        }
     };
-    let module = library(handle)?.module(driver, &context)?;
-    let variable = module.variable(name.text()?)?;
-    if variable.managed != managed {
-        return Err(NOT_FOUND);
-    }
     address.set_if_wanted(variable.address);
     bytes.set_if_wanted(variable.size as usize);
     Ok(())

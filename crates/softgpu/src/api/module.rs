@@ -30,7 +30,7 @@ fn load(out: Out<cu::CUmodule>, ptx: &str, jit: &JitOptions) -> Result {
     let code = module::compile(ptx, jit)?;
     let attributes = |_: &str| Attributes::shared();
     out.set(to_pointer(
-        Module::load(driver()?, &context, code, jit, &attributes)?.handle,
+        Module::load(driver()?, &context, code, jit, &attributes, None)?.handle,
     ))
 }
 

@@ -17,6 +17,7 @@ const LIBRARY: &std::ffi::CStr = c"
 .visible .global .align 4 .u32 counter = 40;
 .visible .global .align 8 .u64 where_it_is = counter;
 .visible .const .align 4 .u32 step = 2;
+.visible .global .attribute(.managed) .align 4 .u32 both = 8;
 .visible .entry advance(.param .u64 out)
 {
     .reg .b32 %r<4>;
@@ -32,7 +33,14 @@ const LIBRARY: &std::ffi::CStr = c"
     st.global.u64 [%rd1], %rd2;
     ret;
 }
-.visible .entry other() { ret; }
+.visible .entry other()
+{
+    .reg .b32 %r<3>;
+    ld.global.u32 %r1, [both];
+    add.u32 %r2, %r1, 1;
+    st.global.u32 [both], %r2;
+    ret;
+}
 ";
 
 fn load() -> cu::CUlibrary {
@@ -54,11 +62,15 @@ fn load() -> cu::CUlibrary {
 }
 
 fn kernel(library: cu::CUlibrary) -> cu::CUkernel {
+    kernel_called(library, c"advance")
+}
+
+fn kernel_called(library: cu::CUlibrary, name: &std::ffi::CStr) -> cu::CUkernel {
     let mut handle = null_mut();
     check(cuda!(library::cuLibraryGetKernel(
         Out::from(&mut handle),
         library,
-        c"advance".into()
+        name.into()
     )));
     handle
 }
@@ -124,6 +136,42 @@ fn each_context_has_its_own_variables() {
     check(cuda!(library::cuLibraryUnload(library)));
     let gone = cuda!(library::cuLibraryUnload(library));
     assert_eq!(gone, cu::CUDA_ERROR_INVALID_HANDLE);
+}
+
+fn managed(library: cu::CUlibrary) -> u64 {
+    let (mut address, mut size) = (0, 0);
+    let (a, s) = (Out::from(&mut address), Out::from(&mut size));
+    check(cuda!(library::cuLibraryGetManaged(
+        a,
+        s,
+        library,
+        c"both".into()
+    )));
+    assert_eq!(size, 4);
+    address
+}
+
+#[test]
+fn managed_variables_are_the_same_in_all_contexts() {
+    crate::common::init();
+    let library = load();
+    let kernel = kernel_called(library, c"other");
+    // The first call is without a context; the variable outlives every one.
+    let address = managed(library);
+    let word = std::ptr::with_exposed_provenance_mut::<u32>(address as usize);
+    // SAFETY: managed memory of 4 bytes that nothing uses now.
+    unsafe {
+        assert_eq!(*word, 8);
+        *word = 20;
+    }
+    for device in [0, 1] {
+        let _context = Context::on(device);
+        assert_eq!(managed(library), address);
+        run(kernel, 0);
+    }
+    // SAFETY: as above; the kernels have ended.
+    assert_eq!(unsafe { *word }, 22);
+    check(cuda!(library::cuLibraryUnload(library)));
 }
 
 #[test]

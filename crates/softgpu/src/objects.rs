@@ -159,7 +159,12 @@ pub enum Work {
     /// Wait for or write words of memory.
     MemOps(Vec<MemOp>),
     /// Free memory of a pool.
-    Free(u64),
+    Free {
+        /// Its first address.
+        address: u64,
+        /// The number of its range: after a context's end, other memory may lie there.
+        id: u64,
+    },
     /// Take memory of another process away.
     Unmap(Whole),
     /// Run a graph.

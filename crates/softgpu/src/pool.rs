@@ -170,10 +170,13 @@ impl Pool {
             return Ok(());
         }
         stream.context.check()?;
-        driver.memory.retire(address, |r| {
-            matches!(r.kind, Kind::Pool { .. } | Kind::Device)
-        })?;
-        stream.submit(Work::Free(address))?;
+        let id = driver
+            .memory
+            .retire(address, |r| {
+                matches!(r.kind, Kind::Pool { .. } | Kind::Device)
+            })?
+            .id;
+        stream.submit(Work::Free { address, id })?;
         if let Kind::Pool { pool } = range.kind
             && let Some(pool) = driver.pools().get(pool)
         {

@@ -20,7 +20,7 @@ use crate::exec::texture::Texture;
 use crate::exec::{Fault, Host, Launch, Reach};
 use crate::launch;
 use crate::log;
-use crate::memory::{Kind, Protection};
+use crate::memory::{Kind, Protection, Range};
 use crate::objects::Context;
 pub use crate::objects::{Callback, KernelWork, Work};
 use crate::settings::MULTIPROCESSORS;
@@ -43,14 +43,12 @@ impl Work {
             NodeKind::Memset(memset) => Self::Memset(check_memset(driver, *memset)?),
             NodeKind::Host(call) if call.function == 0 => return Err(INVALID_VALUE),
             NodeKind::Host(call) => Self::Host(*call),
-            NodeKind::Empty | NodeKind::MemAlloc(_) => Self::Nothing,
+            // Memory of a graph stays for its next launch.
+            NodeKind::Empty | NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => Self::Nothing,
             NodeKind::EventRecord(event) => Self::Record(event_of(driver, event.raw())?.begin()),
             NodeKind::EventWait(event) => event_of(driver, event.raw())?
                 .mark()
                 .map_or(Self::Nothing, Self::Wait),
-            // Memory of a graph stays for its next launch.
-            NodeKind::MemFree(address) if is_graph_memory(driver, *address) => Self::Nothing,
-            NodeKind::MemFree(address) => Self::Free(*address),
             NodeKind::BatchMemOp(ops) => Self::MemOps(check_mem_ops(driver, ops)?),
             NodeKind::ChildGraph(_) => return Err(INVALID_VALUE),
         })
@@ -89,9 +87,10 @@ impl Work {
                 driver::in_callback(|| unsafe { (callback.function)(stream, code, data) });
                 Ok(())
             }
-            Self::Free(address) => {
+            Self::Free { address, id } => {
                 // Its context or pool may have taken it along already.
-                let _ = driver.memory.free(*address, |_| true);
+                let freed = |range: &Range| range.retired && range.id == *id;
+                let _ = driver.memory.free(*address, freed);
                 Ok(())
             }
             Self::Unmap(whole) => whole.unmap(),
@@ -115,13 +114,6 @@ impl Work {
             Self::Nothing => Ok(()),
         }
     }
-}
-
-fn is_graph_memory(driver: &Driver, address: u64) -> bool {
-    driver
-        .memory
-        .find(address)
-        .is_some_and(|range| matches!(range.kind, Kind::Graph))
 }
 
 fn event_of(driver: &Driver, handle: u64) -> Result<Arc<Event>> {

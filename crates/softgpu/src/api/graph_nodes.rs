@@ -307,11 +307,7 @@ api! {
         count: usize,
         address: cu::CUdeviceptr,
     ) {
-        let range = driver()?.memory.find(address).ok_or(INVALID_VALUE)?;
-        if range.base != address || !matches!(range.kind, crate::memory::Kind::Graph) {
-            return Err(INVALID_VALUE);
-        }
-        add_kind(out, handle, after, count, NodeKind::MemFree(address))
+        add_kind(out, handle, after, count, params::free_node(address)?)
     }
 
     fn cuGraphMemFreeNodeGetParams(handle: cu::CUgraphNode, out: Out<cu::CUdeviceptr>) {

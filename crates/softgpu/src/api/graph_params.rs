@@ -15,6 +15,7 @@ use super::memop::read_ops;
 use super::{copy, to_handle, to_pointer};
 use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::graph::{GraphObject, NodeRef};
+use crate::memory::Kind;
 use crate::module::Function;
 
 /// Reads a kernel's parameters.
@@ -178,6 +179,15 @@ pub fn allocation(
     })
 }
 
+/// A node that frees an allocation of a graph: it can free no other memory.
+pub fn free_node(address: u64) -> Result<NodeKind> {
+    let range = driver()?.memory.find(address).ok_or(INVALID_VALUE)?;
+    if range.base != address || !matches!(range.kind, Kind::Graph) {
+        return Err(INVALID_VALUE);
+    }
+    Ok(NodeKind::MemFree(address))
+}
+
 /// Shows an allocation's pool.
 pub fn show_pool(node: &MemAllocNode) -> cu::CUmemPoolProps {
     cu::CUmemPoolProps {
@@ -269,7 +279,7 @@ pub fn generic(
             Ok(NodeKind::MemAlloc(node))
         }
         // SAFETY: as above.
-        cu::CU_GRAPH_NODE_TYPE_MEM_FREE => Ok(NodeKind::MemFree(unsafe { body.free }.dptr)),
+        cu::CU_GRAPH_NODE_TYPE_MEM_FREE => free_node(unsafe { body.free }.dptr),
         cu::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
             // SAFETY: as above.
             let p = unsafe { body.memOp };

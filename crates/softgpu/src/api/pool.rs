@@ -8,6 +8,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_graph::{MemAllocNode, NodeKind};
 
 use super::args::{In, Out};
+use super::graph_params::free_node;
 use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::capture;
@@ -83,7 +84,7 @@ api! {
             return Ok(());
         }
         if capture::is_capturing(&stream) {
-            return capture::submit(&stream, NodeKind::MemFree(address));
+            return capture::submit(&stream, free_node(address)?);
         }
         Pool::free(driver()?, &stream, address)
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
 use fermata_softgpu::api::{
-    capture, event, graph, graph_exec, graph_nodes, memory, memset, stream,
+    capture, event, graph, graph_exec, graph_nodes, memory, memset, pool, stream,
 };
 
 use crate::common::{Context, check, cuda};
@@ -246,6 +246,31 @@ fn a_capture_forbids_unsafe_calls_and_is_invalid_after_one() {
     let ended = cuda!(capture::cuStreamEndCapture(stream, Out::from(&mut graph)));
     assert_eq!(ended, cu::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     check(cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), 4)));
+}
+
+#[test]
+fn a_capture_frees_only_memory_of_graphs() {
+    let context = Context::new();
+    let stream = new_stream();
+    let words = context.upload(&[7u32; 2]);
+    let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    check(cuda!(capture::cuStreamBeginCapture_v2(stream, mode)));
+    let mut address = 0;
+    check(cuda!(pool::cuMemAllocAsync(
+        Out::from(&mut address),
+        4096,
+        stream
+    )));
+    let other = cuda!(pool::cuMemFreeAsync(words, stream));
+    assert_eq!(other, cu::CUDA_ERROR_INVALID_VALUE);
+    check(cuda!(pool::cuMemFreeAsync(address, stream)));
+    let mut graph = null_mut();
+    check(cuda!(capture::cuStreamEndCapture(
+        stream,
+        Out::from(&mut graph)
+    )));
+    launch(instantiate(graph), stream);
+    assert_eq!(context.download::<u32>(words, 2), [7; 2]);
 }
 
 #[test]

@@ -292,7 +292,9 @@ pub fn record_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
         return Ok(());
     }
     forbid_on(stream)?;
-    stream.submit(Work::Record(event.begin())).map(drop)
+    // A stream that waited for the recording before it is queued would wait for ever.
+    let make = || Work::Record(event.begin());
+    stream.submit_made(Vec::new(), make).map(drop)
 }
 
 /// Makes a stream wait for an event: in the queue, or by taking part in the event's capture.

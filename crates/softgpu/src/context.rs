@@ -150,14 +150,14 @@ impl Context {
         self.check()
     }
 
-    /// Submits work that runs when everything submitted so far is done.
+    /// Submits work that runs when everything submitted so far is done. It is made as in [`Stream::submit_made`].
     ///
     /// # Errors
     /// The context is dead, or no thread could be started.
-    pub fn submit_after_all(self: &Arc<Self>, work: Work) -> Result<Point> {
+    pub fn submit_after_all(self: &Arc<Self>, make: impl FnOnce() -> Work) -> Result<Point> {
         let points = self.streams.lock().ends();
         let aside = Stream::new(self, StreamKind::NonBlocking, 0, 0);
-        aside.submit_after(work, points)
+        aside.submit_made(points, make)
     }
 
     /// All its streams.

@@ -147,7 +147,20 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::submit`].
-    pub fn submit_after(&self, work: Work, mut points: Vec<Point>) -> Result<Point> {
+    pub fn submit_after(&self, work: Work, points: Vec<Point>) -> Result<Point> {
+        self.submit_made(points, || work)
+    }
+
+    /// As [`Stream::submit_after`], with work that is made under the queue's lock: what `make` publishes is known to others
+    /// only when the work has its place in the queue.
+    ///
+    /// # Errors
+    /// As [`Stream::submit`]; nothing was made then.
+    pub fn submit_made(
+        &self,
+        mut points: Vec<Point>,
+        make: impl FnOnce() -> Work,
+    ) -> Result<Point> {
         self.context.check()?;
         let (streams, mut state) = self.room();
         points.extend(self.implied(&streams));
@@ -157,7 +170,7 @@ impl Stream {
         }
         state.jobs.push_back(Job {
             after: points,
-            work,
+            work: make(),
         });
         state.submitted += 1;
         let number = state.submitted;

@@ -254,8 +254,8 @@ api! {
     /// The event is passed when everything submitted to the context so far is done.
     fn cuCtxRecordEvent(handle: cu::CUcontext, event: cu::CUevent) {
         let context = context::named(to_handle(handle))?;
-        let mark = Event::resolve(event)?.begin();
-        context.submit_after_all(Work::Record(mark)).map(drop)
+        let event = Event::resolve(event)?;
+        context.submit_after_all(|| Work::Record(event.begin())).map(drop)
     }
 
     /// All later work of the context waits for the event.

@@ -187,10 +187,8 @@ pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[N
 /// The stream is not one in which a capture was begun by this thread, or the capture has failed; a graph
 /// that was made for it is gone then.
 pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
-    let mut captures = CAPTURES.lock();
-    let captures = captures
-        .as_mut()
-        .ok_or(refused(CaptureError::NotCapturing))?;
+    let mut all = CAPTURES.lock();
+    let captures = all.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
     let handle = captures
         .graph_of(StreamId::from_raw(stream.id))
         .ok_or(refused(CaptureError::NotCapturing))?;
@@ -204,6 +202,8 @@ pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
         return ended.map(|_| object).map_err(refused);
     }
     let made = MADE.lock().remove(&handle.raw());
+    // The end of a graph may call the program, so it happens without the lock.
+    drop(all);
     if ended.is_err() && made {
         object.destroy(driver)?;
     }
@@ -224,10 +224,19 @@ pub fn set_dependencies(stream: &Stream, nodes: &[NodeId], replace: bool) -> Res
         .map_err(refused)
 }
 
-/// A stream goes away.
-pub fn abandon(stream: &Stream) {
-    if let Some(captures) = &mut *CAPTURES.lock() {
-        captures.remove_stream(StreamId::from_raw(stream.id));
+/// A stream goes away, and with it a capture that was begun in it and the graph that was made for that.
+pub fn abandon(driver: &Driver, stream: &Stream) {
+    let id = StreamId::from_raw(stream.id);
+    let made = CAPTURES.lock().as_mut().and_then(|captures| {
+        let graph = captures.graph_of(id)?.raw();
+        captures.remove_stream(id);
+        // A capture that was begun in another stream goes on.
+        let over = captures.graph_of(id).is_none();
+        (over && MADE.lock().remove(&graph)).then_some(graph)
+    });
+    if let Some(graph) = made.and_then(|graph| driver.graphs().get(graph)) {
+        // No graph inside another is made for a capture.
+        let _ = graph.destroy(driver);
     }
 }
 

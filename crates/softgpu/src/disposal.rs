@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use fermata_abi::sys::driver as cu;
 
+use crate::capture;
 use crate::context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_CONTEXT, Result};
@@ -22,12 +23,18 @@ impl Context {
         let _ = self.synchronize();
         self.stop.store(true, Ordering::Relaxed);
         let handle = self.handle;
+        for stream in self.all_streams() {
+            capture::abandon(driver, &stream);
+        }
         driver
             .streams()
             .remove_unless(|stream| stream.context.id != self.id);
-        driver
+        for event in driver
             .events()
-            .remove_unless(|event| event.context.id != self.id);
+            .remove_unless(|event| event.context.id != self.id)
+        {
+            capture::forget_event(event.handle);
+        }
         driver
             .functions()
             .remove_unless(|function| function.module.context.id != self.id);

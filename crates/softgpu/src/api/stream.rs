@@ -37,7 +37,7 @@ api! {
 
     fn cuStreamDestroy_v2 | fn cuStreamDestroy(handle: cu::CUstream) {
         let stream = driver()?.streams().remove(to_handle(handle)).ok_or(INVALID_HANDLE)?;
-        capture::abandon(&stream);
+        capture::abandon(driver()?, &stream);
         stream.destroy();
         stream.context.check()
     }

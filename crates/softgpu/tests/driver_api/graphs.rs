@@ -249,6 +249,38 @@ fn a_capture_forbids_unsafe_calls_and_is_invalid_after_one() {
 }
 
 #[test]
+fn a_capture_ends_with_its_context() {
+    let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    for own in [false, true] {
+        let context = Context::new();
+        let stream = match own {
+            true => std::ptr::without_provenance_mut(2),
+            false => new_stream(),
+        };
+        check(cuda!(capture::cuStreamBeginCapture_v2(stream, mode)));
+        let (mut status, mut graph, mut count) = (0, null_mut(), 0);
+        check(cuda!(capture::cuStreamGetCaptureInfo_v2(
+            stream,
+            Out::from(&mut status),
+            Out::null(),
+            Out::from(&mut graph),
+            Out::null(),
+            Out::null(),
+        )));
+        assert_eq!(status, cu::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        drop(context);
+        let gone = cuda!(graph::cuGraphGetNodes(
+            graph,
+            Out::null(),
+            Out::from(&mut count)
+        ));
+        assert_eq!(gone, cu::CUDA_ERROR_INVALID_HANDLE);
+        // The capture would forbid this.
+        Context::new().allocate(4);
+    }
+}
+
+#[test]
 fn a_capture_frees_only_memory_of_graphs() {
     let context = Context::new();
     let stream = new_stream();

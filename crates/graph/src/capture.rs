@@ -461,6 +461,12 @@ impl Captures {
         }
     }
 
+    /// Whether one of a context's blocking streams is captured, so that its legacy default stream cannot be used.
+    pub fn is_implicit(&self, context: ContextId) -> bool {
+        let mut streams = self.captures.values().flat_map(|it| it.streams.values());
+        streams.any(|(key, _)| key.blocking && key.context == context)
+    }
+
     /// Refuses potentially unsafe calls to a thread in mode `own` where a capture forbids them.
     ///
     /// # Errors
@@ -769,6 +775,8 @@ mod tests {
             .begin(A, CaptureMode::Global, 7, GraphId::from_raw(1), &[])
             .unwrap();
         assert_eq!(captures.forbid_implicit(ContextId::from_raw(2)), Ok(()));
+        let implicit = |context| captures.is_implicit(ContextId::from_raw(context));
+        assert!(implicit(1) && !implicit(2));
         assert_eq!(
             captures.forbid_implicit(ContextId::from_raw(1)),
             Err(CaptureError::Implicit)

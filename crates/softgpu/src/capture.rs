@@ -131,6 +131,20 @@ pub fn status(stream: &Stream) -> CaptureStatus {
         })
 }
 
+/// How the stream stands, for the program.
+///
+/// # Errors
+/// It is the legacy default stream, and a stream that is ordered with it is being captured; that capture stays valid.
+pub fn query(stream: &Stream) -> Result<CaptureStatus> {
+    let context = ContextId::from_raw(stream.context.id);
+    if stream.kind == StreamKind::Legacy
+        && rule(false, |captures| Ok(captures.is_implicit(context)))?
+    {
+        return Err(refused(CaptureError::Implicit));
+    }
+    Ok(status(stream))
+}
+
 /// The capture that the stream takes part in.
 ///
 /// # Errors

@@ -23,12 +23,12 @@ type Shown = HashMap<u64, (Vec<usize>, Vec<cu::CUgraphEdgeData>)>;
 /// Dependencies stay valid until they are asked for again.
 static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
 
-fn status(stream: &Stream) -> cu::CUstreamCaptureStatus {
-    match capture::status(stream) {
+fn status(stream: &Stream) -> Result<cu::CUstreamCaptureStatus> {
+    Ok(match capture::query(stream)? {
         CaptureStatus::None => cu::CU_STREAM_CAPTURE_STATUS_NONE,
         CaptureStatus::Active => cu::CU_STREAM_CAPTURE_STATUS_ACTIVE,
         CaptureStatus::Invalidated => cu::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
-    }
+    })
 }
 
 fn begin(stream: cu::CUstream, mode: cu::CUstreamCaptureMode) -> Result {
@@ -47,7 +47,7 @@ struct InfoOut {
 
 fn info(stream: cu::CUstream, out_status: Out<cu::CUstreamCaptureStatus>, out: InfoOut) -> Result {
     let stream = Stream::resolve(stream)?;
-    let status = status(&stream);
+    let status = status(&stream)?;
     out_status.set(status)?;
     if status != cu::CU_STREAM_CAPTURE_STATUS_ACTIVE {
         return Ok(());
@@ -117,7 +117,7 @@ api! {
     }
 
     fn cuStreamIsCapturing(stream: cu::CUstream, out: Out<cu::CUstreamCaptureStatus>) {
-        out.set(status(&*Stream::resolve(stream)?))
+        out.set(status(&*Stream::resolve(stream)?)?)
     }
 
     fn cuStreamGetCaptureInfo_v3(

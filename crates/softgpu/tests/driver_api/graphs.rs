@@ -249,6 +249,37 @@ fn a_capture_forbids_unsafe_calls_and_is_invalid_after_one() {
 }
 
 #[test]
+fn the_legacy_stream_cannot_be_asked_during_a_capture_that_goes_on() {
+    let _context = Context::new();
+    let mut stream = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut stream), 0)));
+    let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    check(cuda!(capture::cuStreamBeginCapture_v2(stream, mode)));
+    let (mut status, mut id) = (0, 0);
+    let asked = cuda!(capture::cuStreamIsCapturing(
+        null_mut(),
+        Out::from(&mut status)
+    ));
+    assert_eq!(asked, cu::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    let asked = cuda!(capture::cuStreamGetCaptureInfo(
+        null_mut(),
+        Out::from(&mut status),
+        Out::from(&mut id)
+    ));
+    assert_eq!(asked, cu::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    let mut graph = null_mut();
+    check(cuda!(capture::cuStreamEndCapture(
+        stream,
+        Out::from(&mut graph)
+    )));
+    check(cuda!(capture::cuStreamIsCapturing(
+        null_mut(),
+        Out::from(&mut status)
+    )));
+    assert_eq!(status, cu::CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+#[test]
 fn a_capture_ends_with_its_context() {
     let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     for own in [false, true] {

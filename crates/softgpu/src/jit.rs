@@ -23,7 +23,7 @@ pub struct JitOptions {
 }
 
 impl JitOptions {
-    /// Reads the options.
+    /// Reads the options, and empties the buffers for messages.
     ///
     /// # Errors
     /// Options are announced but missing.
@@ -64,10 +64,11 @@ impl JitOptions {
                 filled,
             })
         };
-        Ok(Self {
-            error: buffer(error),
-            info: buffer(info),
-        })
+        let (error, info) = (buffer(error), buffer(info));
+        // Until there is a message, the buffers say that there is none.
+        Self::write(error, "");
+        Self::write(info, "");
+        Ok(Self { error, info })
     }
 
     /// Writes an error's message, NUL-terminated and cut to the buffer, and its length.
@@ -112,6 +113,7 @@ mod tests {
         ];
         // SAFETY: two options with two values, the buffer has at least 6 bytes.
         let jit = unsafe { JitOptions::read(2, options.as_ptr(), values.as_mut_ptr()) }.unwrap();
+        assert_eq!((buffer[0], values[1].addr()), (0, 0));
         jit.report("something long");
         assert_eq!(&buffer, b"somet\0\xff\xff");
         assert_eq!(values[1].addr(), 5);

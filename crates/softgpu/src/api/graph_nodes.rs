@@ -283,11 +283,16 @@ api! {
         count: usize,
         alloc: Out<cu::CUDA_MEM_ALLOC_NODE_PARAMS>,
     ) {
-        let mut wanted = alloc.get()?;
-        let made = params::allocation(&*graph(handle)?, &wanted.poolProps, wanted.bytesize)?;
+        let (graph, mut wanted) = (graph(handle)?, alloc.get()?);
+        // The graph keeps what it has allocated, so everything else is checked before.
+        let after = dependencies(&graph, after, In::null(), count)?;
+        if out.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let made = params::allocation(&graph, &wanted.poolProps, wanted.bytesize)?;
         wanted.dptr = made.address;
         alloc.set(wanted)?;
-        add_kind(out, handle, after, count, NodeKind::MemAlloc(made))
+        add(out, &graph, &after, NodeKind::MemAlloc(made)).map(drop)
     }
 
     fn cuGraphMemAllocNodeGetParams(handle: cu::CUgraphNode, out: Out<cu::CUDA_MEM_ALLOC_NODE_PARAMS>) {

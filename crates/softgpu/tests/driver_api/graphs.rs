@@ -56,13 +56,12 @@ fn add_memset(
     node
 }
 
-/// Adds an allocation of device memory, and returns its node and its address.
-fn add_allocation(graph: cu::CUgraph, bytes: usize) -> (cu::CUgraphNode, u64) {
+fn allocation_params(bytes: usize) -> cu::CUDA_MEM_ALLOC_NODE_PARAMS {
     let location = cu::CUmemLocation {
         type_: cu::CU_MEM_LOCATION_TYPE_DEVICE,
         id: 0,
     };
-    let mut params = cu::CUDA_MEM_ALLOC_NODE_PARAMS {
+    cu::CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cu::CUmemPoolProps {
             allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
             location,
@@ -70,7 +69,12 @@ fn add_allocation(graph: cu::CUgraph, bytes: usize) -> (cu::CUgraphNode, u64) {
         },
         bytesize: bytes,
         ..Default::default()
-    };
+    }
+}
+
+/// Adds an allocation of device memory, and returns its node and its address.
+fn add_allocation(graph: cu::CUgraph, bytes: usize) -> (cu::CUgraphNode, u64) {
+    let mut params = allocation_params(bytes);
     let mut node = null_mut();
     let none: In<cu::CUgraphNode> = In::null();
     check(cuda!(graph_nodes::cuGraphAddMemAllocNode(
@@ -445,6 +449,22 @@ fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
     launch(exec, stream);
     assert_eq!(context.download::<u32>(address, 1024), [6; 1024]);
     check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+}
+
+#[test]
+fn an_allocation_node_without_a_place_for_its_handle_allocates_nothing() {
+    let _context = Context::new();
+    let graph = new_graph();
+    let mut params = allocation_params(4096);
+    let none: In<cu::CUgraphNode> = In::null();
+    let refused = cuda!(graph_nodes::cuGraphAddMemAllocNode(
+        Out::null(),
+        graph,
+        none,
+        0,
+        Out::from(&mut params),
+    ));
+    assert_eq!((refused, params.dptr), (cu::CUDA_ERROR_INVALID_VALUE, 0));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::driver::Driver;
 use crate::error::{CuError, INVALID_CONTEXT, Result};
 use crate::handle::{self, Tag};
 use crate::objects::{Context, Streams};
+use crate::pool::Pool;
 
 impl Context {
     /// Ends its work and frees what belongs to it.
@@ -58,7 +59,7 @@ impl Context {
         *self.streams.lock() = Streams::default();
         driver.memory.free_context(handle);
         if self.primary {
-            driver.memory.free_pools(self.device.ordinal);
+            Pool::free_all(driver, self.device.ordinal);
         }
     }
 

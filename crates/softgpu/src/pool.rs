@@ -185,6 +185,19 @@ impl Pool {
         Ok(())
     }
 
+    /// Frees all memory of a device's pools.
+    pub fn free_all(driver: &Driver, device: i32) {
+        for range in driver.memory.free_pools(device) {
+            // What the program has freed is counted already.
+            if let Kind::Pool { pool } = range.kind
+                && !range.retired
+                && let Some(pool) = driver.pools().get(pool)
+            {
+                pool.freed(range.size);
+            }
+        }
+    }
+
     /// Counts memory as no longer in use.
     pub fn freed(&self, bytes: u64) {
         let mut usage = self.usage.lock();

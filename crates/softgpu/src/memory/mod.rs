@@ -235,8 +235,8 @@ impl Memory {
         }
     }
 
-    /// Frees all memory of a device's pools.
-    pub fn free_pools(&self, device: i32) {
+    /// Frees all memory of a device's pools, and returns the ranges.
+    pub fn free_pools(&self, device: i32) -> Vec<Range> {
         let mut inner = self.inner.write();
         let pooled =
             |range: &&Range| range.device == device && matches!(range.kind, Kind::Pool { .. });
@@ -246,9 +246,10 @@ impl Memory {
             .filter(pooled)
             .map(|range| range.base)
             .collect();
-        for base in bases {
-            inner.discard(base);
-        }
+        bases
+            .into_iter()
+            .filter_map(|base| inner.discard(base))
+            .collect()
     }
 
     /// The range that `address` lies in.

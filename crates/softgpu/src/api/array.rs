@@ -70,10 +70,15 @@ api! {
 
     fn cuArrayDestroy(handle: cu::CUarray) {
         crate::capture::forbid_unsafe()?;
-        if resolve(handle)?.level_of.is_some() {
+        let array = resolve(handle)?;
+        if array.level_of.is_some() {
             return Err(INVALID_VALUE);
         }
-        context::current()?.synchronize()?;
+        context::current()?;
+        // Work that may still use it is of its own context.
+        if let Some(owner) = driver()?.contexts().get(array.context) {
+            owner.synchronize()?;
+        }
         Array::destroy(driver()?, to_handle(handle))
     }
 }

@@ -110,7 +110,15 @@ fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
     let session = session()?;
     let status = match session.streams.get(stream)? {
         Some(stream) => session.graphs.lock().captures.status(stream.handle),
-        None => CaptureStatus::None,
+        None => {
+            let context = crate::object::context::current().map(|it| it.handle);
+            let captures = &session.graphs.lock().captures;
+            // The capture of a stream that would have to be ordered with this one stays valid.
+            if context.is_ok_and(|context| captures.is_implicit(context)) {
+                return Err(CaptureError::Implicit.code());
+            }
+            CaptureStatus::None
+        }
     };
     Ok(match status {
         CaptureStatus::None => sys::CU_STREAM_CAPTURE_STATUS_NONE,

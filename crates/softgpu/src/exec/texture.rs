@@ -162,7 +162,7 @@ impl Texture {
             return self.texel([whole(at[0], 0), whole(at[1], 1), z], load);
         }
         let [x, y, z] = at.map(|at| ((at - 0.5) * STEPS + 0.5).floor() as i64);
-        let deep = self.size[2] > 1 && !self.layered;
+        let deep = self.told[2] != 0 && !self.layered;
         let mut sum = [0f64; 4];
         for corner in 0..if deep { 8 } else { 4 } {
             let (dx, dy, dz) = (corner & 1, corner >> 1 & 1, corner >> 2);
@@ -321,6 +321,8 @@ mod tests {
         texture.told = [4, 1, 0];
         assert_eq!(at(&texture, 0.5, 0.0), 128.0, "rows have a border");
         assert_eq!(at(&texture, 0.5, 0.5), 256.0);
+        texture.told = [4, 1, 1];
+        assert_eq!(at(&texture, 0.5, 0.5), 128.0, "slices have a border");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
+use parking_lot::Mutex;
 
 use super::args::{In, Out};
 use super::init::driver;
@@ -15,6 +16,8 @@ use crate::memory::{GRANULARITY, Kind, Physical, Protection};
 
 /// Device number of host memory.
 const HOST: i32 = -1;
+/// Held while a handle of physical memory is given out or released: one that is given out again must not be removed.
+static HANDLES: Mutex<()> = Mutex::new(());
 
 /// The device a location names, or -1 for host memory.
 pub fn device_of(location: &cu::CUmemLocation) -> Result<i32> {
@@ -43,6 +46,7 @@ fn physical(handle: cu::CUmemGenericAllocationHandle) -> Result<Arc<Physical>> {
 
 /// Gives out the handle of physical memory, once more if it was given out before.
 fn publish(physical: Arc<Physical>) -> Result<u64> {
+    let _alone = HANDLES.lock();
     let handle = physical.handle;
     physical.retain();
     driver()?.physical.insert(handle, physical);
@@ -116,6 +120,7 @@ api! {
 
     /// Mappings keep the memory alive.
     fn cuMemRelease(handle: cu::CUmemGenericAllocationHandle) {
+        let _alone = HANDLES.lock();
         let physical = physical(handle)?;
         if physical.release() == 0 {
             driver()?.physical.remove(handle);

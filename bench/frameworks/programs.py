@@ -2,6 +2,9 @@
 
 Each prints `first SECONDS` (from its start to its first result), `step N SECONDS` as it goes, about 200 times, and at its
 end `median SECONDS` of a step and `digest HEX` of all that it has computed. The same seed gives the same bytes.
+
+What a program computes must never reach a fixed point or forget what it held: then its digest would not depend on what a
+restore brought back. `Report` refuses results that are constant or that an earlier step had already given.
 """
 
 import hashlib
@@ -16,15 +19,24 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+# An odd factor that is 1 modulo 4: `x * FACTOR + odd` is a bijection of words of 32 bits, whose period is 2 ** 32.
+FACTOR = 1664525
+# Results before each of the last steps, which that after them must not repeat.
+LAST = 4
+
+
 class Report:
     """Says when steps end, and what came out."""
 
     def __init__(self, steps, wait):
-        self.steps, self.wait, self.times = steps, wait, []
+        self.steps, self.wait, self.times, self.earlier = steps, wait, [], []
 
-    def run(self, step):
+    def run(self, step, state):
+        """Runs all steps and digests the arrays of `state()`, what a program has computed so far."""
         every = max(1, self.steps // 200)
         for number in range(self.steps):
+            if number >= self.steps - LAST:
+                self.earlier.append(digest_of(state()))
             begun = time.time()
             step()
             self.wait()
@@ -33,12 +45,21 @@ class Report:
                 print(f"first {time.time() - START:.3f}", flush=True)
             if number % every == every - 1:
                 print(f"step {number + 1} {time.time() - START:.3f}", flush=True)
+        self.end(state())
 
-    def end(self, *arrays):
+    def end(self, arrays):
+        digest = digest_of(arrays)
+        if all(array.min() == array.max() for array in arrays):
+            raise RuntimeError("the result is constant: its digest would prove nothing")
+        if digest in self.earlier:
+            raise RuntimeError("the result repeats that of an earlier step: its digest would prove nothing")
         late = self.times[len(self.times) // 3 :]
         print(f"median {statistics.median(late):.6f}")
-        digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
         print(f"digest {digest}", flush=True)
+
+
+def digest_of(arrays):
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
 
 
 def torch_report(steps):
@@ -54,6 +75,11 @@ def bytes_of(torch, tensors):
     return [tensor.detach().float().cpu().numpy() for tensor in tensors]
 
 
+def words_of(torch, count):
+    """Random integers of 32 bits, not negative."""
+    return torch.randint(1 << 31, (count,), dtype=torch.int32, device="cuda")
+
+
 def train(torch, report, model, inputs, loss_of):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -64,8 +90,7 @@ def train(torch, report, model, inputs, loss_of):
         optimizer.step()
         optimizer.zero_grad()
 
-    report.run(step)
-    report.end(*bytes_of(torch, model.parameters()))
+    report.run(step, lambda: bytes_of(torch, model.parameters()))
 
 
 def resnet(steps):
@@ -107,8 +132,7 @@ def language(steps):
         optimizer.step()
         optimizer.zero_grad()
 
-    report.run(step)
-    report.end(*bytes_of(torch, list(model.parameters())[:8]))
+    report.run(step, lambda: bytes_of(torch, list(model.parameters())[:8]))
 
 
 def generation(steps):
@@ -120,8 +144,7 @@ def generation(steps):
     def step():
         tokens.append(model.generate(out, max_new_tokens=8, do_sample=False, pad_token_id=0))
 
-    report.run(step)
-    report.end(*(it.cpu().numpy() for it in tokens))
+    report.run(step, lambda: [it.cpu().numpy() for it in tokens])
 
 
 def language_3b(steps):
@@ -142,8 +165,7 @@ def language_3b(steps):
         optimizer.step()
         optimizer.zero_grad()
 
-    report.run(step)
-    report.end(*bytes_of(torch, list(model.parameters())[:8]))
+    report.run(step, lambda: bytes_of(torch, list(model.parameters())[:8]))
 
 
 def generation_3b(steps):
@@ -153,8 +175,7 @@ def generation_3b(steps):
     model = llama.build(llama.BILLIONS).eval()
     words = torch.arange(1, 65, device="cuda")[None]
     out = []
-    report.run(lambda: out.append(model.generate(words, 8)))
-    report.end(*(it.cpu().numpy() for it in out))
+    report.run(lambda: out.append(model.generate(words, 8)), lambda: [it.cpu().numpy() for it in out])
 
 
 def unet(steps):
@@ -182,7 +203,9 @@ def unet(steps):
 
 def graph(steps):
     torch, report = torch_report(steps)
-    a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda") / 32
+    # Each row of `a` is the state of a random network of 512 neurons. It is chaotic with weights as large as these: a
+    # difference in any value grows. With smaller weights it would go out.
+    a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda") / 8
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         a @ b
@@ -191,8 +214,7 @@ def graph(steps):
     with torch.cuda.graph(captured):
         for _ in range(20):
             a.copy_(torch.tanh(a @ b) + 0.1 * a)
-    report.run(captured.replay)
-    report.end(*bytes_of(torch, [a]))
+    report.run(captured.replay, lambda: bytes_of(torch, [a]))
 
 
 class Numbers:
@@ -225,8 +247,7 @@ def loader(steps):
         optimizer.step()
         optimizer.zero_grad()
 
-    report.run(step)
-    report.end(*bytes_of(torch, model.parameters()))
+    report.run(step, lambda: bytes_of(torch, model.parameters()))
 
 
 def nccl(steps):
@@ -236,14 +257,13 @@ def nccl(steps):
     port = str(20000 + os.getpid() % 20000)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("nccl", rank=0, world_size=1)
-    values = torch.randn(1 << 20, device="cuda")
+    values = words_of(torch, 1 << 20) | 1
 
     def step():
         dist.all_reduce(values)
-        values.mul_(0.999)
+        values.mul_(FACTOR)
 
-    report.run(step)
-    report.end(*bytes_of(torch, [values]))
+    report.run(step, lambda: [values.cpu().numpy()])
     dist.destroy_process_group()
 
 
@@ -345,49 +365,52 @@ def jax(steps):
     keys = jax.random.split(jax.random.key(7), 3)
     weights = [jax.random.normal(keys[0], (512, 1024)) * 0.05, jax.random.normal(keys[1], (1024, 512)) * 0.05]
     inputs = jax.random.normal(keys[2], (256, 512))
+    # The training converges, so the bits of all weights of each step are mixed into these.
+    mixed = [jnp.zeros(it.shape, jnp.int32) for it in weights]
 
     @jax.jit
-    def update(weights):
+    def update(weights, mixed):
         def loss(weights):
             return jnp.mean((jnp.tanh(inputs @ weights[0]) @ weights[1] - inputs) ** 2)
 
-        return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights))]
+        weights = [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights))]
+        return weights, [m * FACTOR + jax.lax.bitcast_convert_type(w, jnp.int32) for m, w in zip(mixed, weights)]
 
-    state = {"weights": weights}
+    state = (weights, mixed)
 
     def step():
-        state["weights"] = update(state["weights"])
-        jax.block_until_ready(state["weights"])
+        nonlocal state
+        state = update(*state)
+        jax.block_until_ready(state)
 
     report = Report(steps, lambda: None)
-    report.run(step)
-    report.end(*(numpy.asarray(w) for w in state["weights"]))
+    report.run(step, lambda: [numpy.asarray(it) for part in state for it in part])
 
 
 def cupy(steps):
     import cupy
 
+    # A chaotic network, as in `graph`; the solver adds a small part.
     cupy.random.seed(7)
-    a = cupy.random.rand(256, 256).astype(cupy.float32)
+    a, weights = (cupy.random.standard_normal((256, 256)).astype(cupy.float32) for _ in range(2))
+    weights *= cupy.float32(0.2)
     values = {"a": a}
 
     def step():
         a = values["a"]
-        b = cupy.fft.ifft(cupy.fft.fft(a @ a / 256)).real.astype(cupy.float32)
+        b = cupy.tanh(cupy.fft.ifft(cupy.fft.fft(a @ weights)).real.astype(cupy.float32))
         values["a"] = b + 0.01 * cupy.linalg.solve(a + 300 * cupy.eye(256, dtype=cupy.float32), a)
 
     report = Report(steps, cupy.cuda.Device().synchronize)
-    report.run(step)
-    report.end(cupy.asnumpy(values["a"]))
+    report.run(step, lambda: [cupy.asnumpy(values["a"])])
 
 
 def triton(steps):
     torch, report = torch_report(steps)
     import kernels
 
-    x, y = torch.randn(1 << 20, device="cuda"), torch.randn(1 << 20, device="cuda")
-    report.run(lambda: kernels.blend(x, y))
-    report.end(*bytes_of(torch, [x]))
+    x, y = words_of(torch, 1 << 20), words_of(torch, 1 << 20) | 1
+    report.run(lambda: kernels.blend(x, y, FACTOR), lambda: [x.cpu().numpy()])
 
 
 def numba(steps):
@@ -398,13 +421,13 @@ def numba(steps):
     def blend(x, y):
         at = cuda.grid(1)
         if at < x.size:
-            x[at] = x[at] * numpy.float32(0.75) + y[at] * numpy.float32(0.25)
+            x[at] = x[at] * numpy.uint32(FACTOR) + y[at]
 
     draw = numpy.random.default_rng(7)
-    x, y = (cuda.to_device(draw.standard_normal(1 << 20, dtype=numpy.float32)) for _ in range(2))
+    x, y = (draw.integers(1 << 32, size=1 << 20, dtype=numpy.uint32) for _ in range(2))
+    x, y = cuda.to_device(x), cuda.to_device(y | numpy.uint32(1))
     report = Report(steps, cuda.synchronize)
-    report.run(lambda: blend[x.size // 256, 256](x, y))
-    report.end(x.copy_to_host())
+    report.run(lambda: blend[x.size // 256, 256](x, y), lambda: [x.copy_to_host()])
 
 
 PROGRAMS = {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::command;
+use crate::command::{self, Finished};
 use crate::fermata::{Fermata, Session};
 use crate::moment::Moment;
 use crate::output::Output;
@@ -220,12 +220,23 @@ pub struct Case {
 }
 
 /// How a case that broke no promise ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Outcome {
     /// Restored and compared.
     Restored(Timings),
-    /// The program ended before the moment came; nothing was shown.
-    TooLate,
+    /// The program ended before the moment came; nothing was shown. With the error that said so, if there was one.
+    TooLate(Option<String>),
+}
+
+/// What [`Case::run_in_time`] has shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// The case, with the moment that it was.
+    pub case: Case,
+    /// Errors of attempts that were too late.
+    pub discarded: Vec<String>,
+    /// How the last attempt ended.
+    pub outcome: Result<Outcome>,
 }
 
 /// How often a case whose program ends before its moment tries an earlier one.
@@ -233,29 +244,40 @@ const EARLIER: usize = 4;
 
 impl Case {
     /// Runs the case; where the program ends before its moment, at an earlier one, and at last exactly between
-    /// two calls, where it waits however fast it is. The answer tells the moment that it was.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
-    pub fn run_in_time(mut self, tree: &Tree, reference: &Reference) -> (Self, Result<Outcome>) {
-        let mut shown = self.run_earlier(tree, reference);
-        if self.moment.call.is_none() && matches!(shown, Ok(Outcome::TooLate)) {
-            shown = count_calls(tree, &self.program, self.device).and_then(|calls| {
+    /// two calls, where it waits however fast it is.
+    pub fn run_in_time(mut self, tree: &Tree, reference: &Reference) -> Shown {
+        let mut discarded = Vec::new();
+        let mut outcome = self.run_earlier(tree, reference, &mut discarded);
+        if self.moment.call.is_none() && matches!(outcome, Ok(Outcome::TooLate(_))) {
+            outcome = count_calls(tree, &self.program, self.device).and_then(|calls| {
                 self.moment = Moment::at_call(0, 1, 3, calls);
-                self.run_earlier(tree, reference)
+                self.run_earlier(tree, reference, &mut discarded)
             });
         }
-        (self, shown)
+        Shown {
+            case: self,
+            discarded,
+            outcome,
+        }
     }
 
-    fn run_earlier(&mut self, tree: &Tree, reference: &Reference) -> Result<Outcome> {
-        for _ in 0..EARLIER {
+    /// Runs the case, and again at earlier moments while it is too late.
+    fn run_earlier(
+        &mut self,
+        tree: &Tree,
+        reference: &Reference,
+        discarded: &mut Vec<String>,
+    ) -> Result<Outcome> {
+        for attempt in 0..=EARLIER {
+            if attempt > 0 {
+                self.moment = self.moment.earlier();
+            }
             match self.run(tree, reference)? {
-                Outcome::TooLate => self.moment = self.moment.earlier(),
+                Outcome::TooLate(error) => discarded.extend(error),
                 shown => return Ok(shown),
             }
         }
-        self.run(tree, reference)
+        Ok(Outcome::TooLate(None))
     }
 
     /// Runs the case in a sandbox of its own.
@@ -285,10 +307,10 @@ impl Case {
         }
         fermata.run_with(&variables, "first", self.device, &path, options)?;
         if !self.wait_for_moment(fermata, &mark)? {
-            return Ok(Outcome::TooLate);
+            return Ok(Outcome::TooLate(None));
         }
-        let before = match fermata.session("first").and_then(|s| live(&s)) {
-            Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
+        let before = match live(&fermata.session("first")?) {
+            Err(error) if ended(fermata, "first") => return Ok(too_late(&error)),
             before => before?,
         };
         let Protocol {
@@ -298,11 +320,13 @@ impl Case {
         } = self.protocol;
         let pool = pool.to_string();
         let options = ["--pool", &pool, "--validate", validate.name(), "--json"];
-        let (checkpoint, told) = match fermata.checkpoint_with("first", "image", mode, &options) {
-            Ok(done) => (done.took, Told::parse(&done.stdout)?),
-            Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
-            Err(error) => return Err(error),
+        let done = fermata.try_checkpoint("first", "image", mode, &options)?;
+        let says_ended = says_ended(&done);
+        let done = match done.success("fermata checkpoint") {
+            Err(error) if says_ended && ended(fermata, "first") => return Ok(too_late(&error)),
+            done => done?,
         };
+        let (checkpoint, told) = (done.took, Told::parse(&done.stdout)?);
         before.iter().for_each(processes::end);
         fermata
             .call(&["images", "verify", "image"])?
@@ -396,6 +420,19 @@ impl Told {
     }
 }
 
+fn too_late(error: &anyhow::Error) -> Outcome {
+    Outcome::TooLate(Some(format!("{error:#}")))
+}
+
+/// Status of the tool for a session or program that is not there.
+const NOT_FOUND: i32 = 10;
+
+/// Whether a checkpoint was refused because the program, or one of its processes, has ended.
+fn says_ended(done: &Finished) -> bool {
+    done.status == NOT_FOUND && done.stderr.contains("has ended")
+}
+
+/// Whether the program has come to its end.
 fn ended(fermata: &Fermata, name: &str) -> bool {
     fermata.log(name).is_ok_and(|log| log.contains("\ndigest "))
 }
@@ -408,4 +445,46 @@ fn live(session: &Session) -> Result<Vec<Process>> {
         .flatten()
         .map(|pid| processes::look_up(pid).with_context(|| format!("process {pid} is gone")))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: i32, stderr: &str) -> Finished {
+        Finished {
+            status,
+            stdout: String::new(),
+            stderr: stderr.to_owned(),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn only_a_checkpoint_of_a_program_that_has_ended_is_too_late() {
+        for message in [
+            "error: session `first` has ended",
+            "error: process 7 has ended",
+            "error: the program has ended",
+        ] {
+            assert!(says_ended(&refused(NOT_FOUND, message)), "{message}");
+        }
+        for (status, message) in [
+            (
+                2,
+                "error: the session's worker is lost: its process has ended",
+            ),
+            (NOT_FOUND, "error: there is no session `first`"),
+            (
+                11,
+                "error: session `first` is being checkpointed\n\nhint: try again when that has ended",
+            ),
+            (
+                14,
+                "error: CRIU cannot dump the program: it gives no reason",
+            ),
+        ] {
+            assert!(!says_ended(&refused(status, message)), "{message}");
+        }
+    }
 }

@@ -224,6 +224,21 @@ impl<'a> Fermata<'a> {
         mode: Mode,
         options: &[&str],
     ) -> Result<Finished> {
+        let done = self.try_checkpoint(name, image, mode, options)?;
+        done.success("fermata checkpoint")
+    }
+
+    /// As [`Fermata::checkpoint_with`], also if the tool refuses: the status says so.
+    ///
+    /// # Errors
+    /// When it cannot be started or passes the deadline.
+    pub fn try_checkpoint(
+        &self,
+        name: &str,
+        image: &str,
+        mode: Mode,
+        options: &[&str],
+    ) -> Result<Finished> {
         let path = self.image(image);
         let words = ["checkpoint", name, "-o"].map(OsStr::new);
         let tail = ["--mode", mode.name()].map(OsStr::new);
@@ -233,7 +248,7 @@ impl<'a> Fermata<'a> {
             .chain(tail)
             .chain(options.iter().map(OsStr::new))
             .collect();
-        self.call(&all)?.success("fermata checkpoint")
+        self.call(&all)
     }
 
     /// Ends a session.

@@ -77,6 +77,9 @@ pub struct CaseReport {
     /// The broken promise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Errors of attempts that were too late: what said that the program had ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub discarded: Vec<String>,
     /// Seconds of the checkpoint command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_s: Option<f64>,

@@ -25,10 +25,10 @@ fn check(name: &str) -> Result<()> {
             link: 0,
             write_rate: 0,
         };
-        let (case, outcome) = case.run_in_time(&tree, &reference);
-        match outcome? {
+        let tried = case.run_in_time(&tree, &reference);
+        match tried.outcome? {
             Outcome::Restored(_) => shown += 1,
-            Outcome::TooLate => anyhow::bail!("`{name}` ended before {:?}", case.moment),
+            Outcome::TooLate(_) => anyhow::bail!("`{name}` ended before {:?}", tried.case.moment),
         }
     }
     ensure!(shown == 1, "no program `{name}`");

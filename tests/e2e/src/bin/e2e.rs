@@ -335,8 +335,11 @@ fn run_matrix(
         if begun.elapsed().as_secs_f64() > common.seconds {
             return None;
         }
-        let (case, shown) = case.run_in_time(tree, reference);
-        let report = describe(&case, shown);
+        let shown = case.run_in_time(tree, reference);
+        let report = CaseReport {
+            discarded: shown.discarded,
+            ..describe(&shown.case, shown.outcome)
+        };
         print_line(&report);
         Some(report)
     });
@@ -446,7 +449,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], jobs: usize, f: impl Fn(&T) -> R +
 fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
     let (verdict, error, timings) = match result {
         Ok(Outcome::Restored(timings)) => (Verdict::Passed, None, Some(timings)),
-        Ok(Outcome::TooLate) => (Verdict::TooLate, None, None),
+        Ok(Outcome::TooLate(_)) => (Verdict::TooLate, None, None),
         Err(error) => (Verdict::Failed, Some(format!("{error:#}")), None),
     };
     CaseReport {
@@ -463,6 +466,7 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
         moment: case.moment,
         verdict,
         error,
+        discarded: Vec::new(),
         checkpoint_s: timings.map(|t| t.checkpoint.as_secs_f64()),
         restore_s: timings.map(|t| t.restore.as_secs_f64()),
         coming: timings.is_some_and(|t| t.coming),

@@ -14,7 +14,15 @@ tree=$(cd "$tree" && pwd)
 work=$(mktemp -d)
 export FERMATA_RUNTIME_DIR="$work/run" FERMATA_IMAGE_DIR="$work/images"
 mkdir -p "$FERMATA_RUNTIME_DIR" "$FERMATA_IMAGE_DIR"
-trap 'pkill -f "$tree/bin/fermatad" 2>/dev/null; rm -rf "$work"' EXIT INT TERM
+
+# Ends the daemon of this runtime folder, no other.
+finish() {
+    pid=$("$tree/bin/fermata" version --json 2>/dev/null | tr ',{}' '\n\n\n' | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
 
 for _ in $(seq "$pairs"); do
     timeout 60 "$tree/bench/calls" --copy-mib 1024 >> "$work/native" || exit 1

@@ -22,7 +22,8 @@ finish() {
     [ -z "$daemon" ] || kill "$daemon" 2>/dev/null
     rm -rf "$work"
 }
-trap finish EXIT INT TERM
+trap finish EXIT
+trap 'exit 130' INT TERM
 
 # programs MODE: all of them, their records in the folder MODE.
 programs() {

@@ -41,7 +41,8 @@ cleanup() {
     fi
     rm -rf "$work"
 }
-trap cleanup EXIT INT TERM
+trap cleanup EXIT
+trap 'exit 130' INT TERM
 
 say() { printf '\n== %s\n' "$*"; }
 now() { date +%s%N; }

@@ -63,5 +63,6 @@ Description: checkpoint, restore, move and copy running GPU programs
  CRIU, an application library for C and a Python package.
 CONTROL
 mkdir -p "$tree/packages"
+rm -f "$tree"/packages/fermata_*.deb
 dpkg-deb -Zxz --root-owner-group --build "$stage/deb" "$tree/packages/fermata_${version}_amd64.deb"
-ls -l "$tree"/packages/*.deb
+ls -l "$tree"/packages/fermata_*.deb

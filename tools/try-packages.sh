@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs each package of build/packages in a Debian system of its own without network, and runs the demo there on the
-# software GPU. Needs root.
+# Installs each package that build/packages has of this version in a Debian system of its own without network, and runs the
+# demo there on the software GPU. Needs root.
 #
 #   tools/try-packages.sh BUILD_FOLDER [deb|wheel|image]...      default: all
 #
@@ -13,6 +13,7 @@ shift
 if [ $# -eq 0 ]; then
     set -- deb wheel image
 fi
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 base=${FERMATA_TEST_ROOT:-$PWD/.deps/root}
 work=$(mktemp -d /tmp/fermata-packages.XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -39,7 +40,7 @@ inside() {
 
 try_deb() {
     cp -a "$base" "$work/system"
-    put "$tree"/packages/fermata_*.deb
+    put "$tree/packages/fermata_${version}_amd64.deb"
     inside '
     dpkg -i /try/fermata_*.deb
     fermata version
@@ -61,7 +62,7 @@ try_deb() {
 # Installed by a user without rights; only the demo, whose checkpoint needs them, is root.
 try_wheel() {
     cp -a "$base" "$work/system"
-    put "$tree"/packages/fermata-*.whl
+    put "$tree/packages/fermata-$version"-*.whl
     inside '
     useradd --create-home --home-dir /srv/someone someone
     setpriv --reuid someone --regid someone --clear-groups env HOME=/srv/someone sh -euc "
@@ -85,7 +86,7 @@ try_wheel() {
 
 try_image() {
     mkdir "$work/system"
-    tar -C "$work/system" -xf "$tree"/packages/fermata-image-*.tar
+    tar -C "$work/system" -xf "$tree/packages/fermata-image-$version.tar"
     put
     inside 'FERMATA_BUILD=/usr/lib/fermata FERMATA_DEMO_COMMAND=/usr/bin/fermata FERMATA_DEMO_PROGRAM=/try/heat2d \
         sh /try/demo.sh soft'

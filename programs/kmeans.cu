@@ -1,5 +1,7 @@
 // k-means on integer points. Sums are gathered with integer atomics, which give
-// the same result in any order; the host divides and sends new centres.
+// the same result in any order; the host divides and sends new centres. In each step
+// the points move, each cluster its own way: so the centres never settle, and what a
+// step has computed stays in the points.
 #include "common.h"
 
 constexpr int DIM = 4;
@@ -7,8 +9,8 @@ constexpr int CLUSTERS = 16;
 
 __constant__ int centres[CLUSTERS * DIM];
 
-__global__ void assign(const int *points, int *owner, unsigned long long *sums,
-                       unsigned long long *counts, int n) {
+__global__ void assign(int *points, int *owner, unsigned long long *sums,
+                       unsigned long long *counts, int n, long k) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) {
         return;
@@ -30,6 +32,7 @@ __global__ void assign(const int *points, int *owner, unsigned long long *sums,
     atomicAdd(&counts[best], 1ull);
     for (int d = 0; d < DIM; d++) {
         atomicAdd(&sums[best * DIM + d], (unsigned long long)points[i * DIM + d]);
+        points[i * DIM + d] += (int)(noise((k * CLUSTERS + best) * DIM + d) % 41) - 20;
     }
 }
 
@@ -49,7 +52,7 @@ int main(int argc, char **argv) {
         CHECK(cudaMemcpyToSymbol(centres, means.data(), means.size() * sizeof(int)));
         CHECK(cudaMemset(dsums, 0, CLUSTERS * DIM * sizeof(*dsums)));
         CHECK(cudaMemset(dcounts, 0, CLUSTERS * sizeof(*dcounts)));
-        assign<<<blocks_for(n, 128), 128>>>(dpoints, downer, dsums, dcounts, n);
+        assign<<<blocks_for(n, 128), 128>>>(dpoints, downer, dsums, dcounts, n, k);
         CHECK_LAUNCH();
         auto sums = from_device(dsums, CLUSTERS * DIM);
         auto counts = from_device(dcounts, CLUSTERS);
@@ -57,7 +60,7 @@ int main(int argc, char **argv) {
         for (int c = 0; c < CLUSTERS; c++) {
             total += counts[c];
             for (int d = 0; d < DIM && counts[c] > 0; d++) {
-                means[c * DIM + d] = (int)(sums[c * DIM + d] / counts[c]);
+                means[c * DIM + d] = (int)((long long)sums[c * DIM + d] / (long long)counts[c]);
             }
         }
         require(total == (unsigned long long)n, "a point was lost");
@@ -67,5 +70,6 @@ int main(int argc, char **argv) {
     Digest d;
     d.all(means);
     d.all(from_device(downer, n));
+    d.all(from_device(dpoints, points.size()));
     return finish("kmeans", d);
 }

@@ -15,7 +15,7 @@ use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::link::fault;
 use crate::object::context::current;
-use crate::object::graphs::Stale;
+use crate::object::graphs::{Exec, Stale};
 use crate::object::session::{Session, session};
 use crate::object::user_objects::HeldObjects;
 use crate::result::Result;
@@ -87,11 +87,8 @@ driver_api! {
             return Ok(());
         }
         let stream = session.streams.resolve(stream)?;
-        {
-            let mut graphs = session.graphs.lock();
-            lower::refresh(session, of(exec), graphs.exec(exec)?)?;
-            graphs.launched(of(exec), stream)?;
-        }
+        let refresh = |it: &mut Exec| lower::refresh(session, of(exec), it);
+        session.graphs.lock().launched(exec, stream, refresh)?;
         session.managed.before_work(stream)?;
         link::post(&Op::GraphLaunch { exec: of(exec), stream })
     }

@@ -283,10 +283,16 @@ impl State {
         Ok((exec, orphans))
     }
 
-    /// An executable graph is launched in a stream.
-    pub fn launched(&mut self, exec: ExecId, stream: StreamRef) -> Result {
-        let exec = self.execs.get_mut(&exec);
+    /// An executable graph, which `refresh` has first brought up to date, is launched in a stream.
+    pub fn launched(
+        &mut self,
+        exec: sys::CUgraphExec,
+        stream: StreamRef,
+        refresh: impl FnOnce(&mut Exec) -> Result,
+    ) -> Result {
+        let exec = self.execs.get_mut(&handles::of(exec));
         let exec = exec.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        refresh(exec)?;
         exec.last = Some(stream);
         if exec.has_memory {
             self.memory.launched(&exec.graph);

@@ -360,8 +360,11 @@ impl State {
         let (held, mut way) = self.held_mut(graph)?;
         way.push(node);
         let held = held.exchange(&way, HeldObjects::default());
-        let root = self.graphs.get(&graph).map_or(graph, |(root, _)| *root);
-        self.forget_inside(root, &way);
+        // It looks at all handles; only such a node has any inside.
+        if let NodeKind::ChildGraph(_) = removed.kind {
+            let root = self.graphs.get(&graph).map_or(graph, |(root, _)| *root);
+            self.forget_inside(root, &way);
+        }
         self.nodes.remove(&handle);
         self.views.remove(&handle);
         self.node_handles.remove(&(graph, node));

@@ -51,6 +51,9 @@ struct Primary {
     flags: u32,
     /// The thread that is ending it.
     ending: Option<i32>,
+    /// How often a thread has begun to wait for that.
+    #[cfg(test)]
+    waits: u32,
 }
 
 /// While this lives, a primary context is being ended, and other threads that retain it wait.
@@ -318,6 +321,10 @@ impl Contexts {
         devices.get(device)?;
         let other = |thread| thread != gate::gettid();
         while primaries[device as usize].ending.is_some_and(other) {
+            #[cfg(test)]
+            {
+                primaries[device as usize].waits += 1;
+            }
             self.ended.wait(&mut primaries);
         }
         Ok(primaries)
@@ -428,6 +435,11 @@ mod tests {
                 let still_ending = contexts.primaries.lock()[0].ending.is_some();
                 (retained.is_err(), still_ending)
             });
+            // It has released the lock only to wait, or to return too early.
+            let waits = || contexts.primaries.lock()[0].waits;
+            while waits() == 0 && !retained.is_finished() {
+                std::thread::yield_now();
+            }
             drop(ending);
             assert_eq!(retained.join().expect("an answer"), (true, false));
         });

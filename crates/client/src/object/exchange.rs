@@ -33,24 +33,38 @@ pub fn by_file(start: Address, size: u64, file: BorrowedFd<'_>) -> Result<(), Er
         unsafe { rustix::mm::mmap(null_mut(), size as usize, both, MapFlags::SHARED, file, 0)? };
     let flags = (MapFlags::SHARED | MapFlags::FIXED).bits() as usize;
     let number = file.as_raw_fd() as usize;
-    let mut done = 0;
-    let replaced = parts(size).try_for_each(|(at, len)| {
+    let replaced = in_parts(size, |at, len| {
         let page = (start + at).raw() as usize;
         write(page, len, file, at)?;
         let to = copy.wrapping_byte_add(at as usize);
         let arguments = [page, len, both.bits() as usize, flags, number, at as usize];
         // SAFETY: both ranges are mapped, as `write` has just read the one and the other is a part of `copy`. The call maps
         // over the pages what has just been copied from them.
-        unsafe { copy_then_call(page, to, len, libc::SYS_mmap, arguments)? };
-        done = at + len as u64;
-        Ok(())
+        unsafe { copy_then_call(page, to, len, libc::SYS_mmap, arguments) }
     });
     // SAFETY: the mapping is this function's own.
     let _ = unsafe { rustix::mm::munmap(copy, size as usize) };
-    if replaced.is_err() && done > 0 {
-        by_private(start, done);
+    replaced.map_err(|(errno, done)| {
+        if done > 0 {
+            by_private(start, done);
+        }
+        errno
+    })
+}
+
+/// Calls `replace` with each part. If the system does not split the mapping, as with huge pages of hugetlbfs, the whole is one part.
+///
+/// # Errors
+/// That of `replace`, and the bytes that were replaced before.
+fn in_parts(
+    size: u64,
+    mut replace: impl FnMut(u64, usize) -> Result<(), Errno>,
+) -> Result<(), (Errno, u64)> {
+    let mut at_offset = |(at, len)| replace(at, len).map_err(|errno| (errno, at));
+    match parts(size).try_for_each(&mut at_offset) {
+        Err((Errno::INVAL, 0)) => at_offset((0, size as usize)),
+        replaced => replaced,
     }
-    replaced
 }
 
 /// Replaces whole pages, which are mapped, by private memory. Pages for which the system has no memory stay as they are.
@@ -183,6 +197,22 @@ mod tests {
             all(end + PAGE),
             [(0, page), (PAGE, part), (PAGE + PART, page), (end, page)]
         );
+    }
+
+    #[test]
+    fn a_mapping_that_cannot_be_split_is_replaced_as_a_whole() {
+        let (whole, mut seen) = (3 * PAGE as usize, Vec::new());
+        let replaced = in_parts(3 * PAGE, |at, len| {
+            seen.push((at, len));
+            (len == whole).then_some(()).ok_or(Errno::INVAL)
+        });
+        assert_eq!(replaced, Ok(()));
+        assert_eq!(seen, [(0, PAGE as usize), (0, whole)]);
+        // What follows the first part is another mapping.
+        let replaced = in_parts(3 * PAGE, |at, _| {
+            (at == 0).then_some(()).ok_or(Errno::INVAL)
+        });
+        assert_eq!(replaced, Err((Errno::INVAL, PAGE)));
     }
 
     #[test]

@@ -115,6 +115,9 @@ static REGISTERING: Mutex<()> = Mutex::new(());
 ///
 /// Registered memory that lies on the very same pages shares the region, which lives as long as any of it.
 ///
+/// What another thread writes to a page at the moment when it is replaced may be lost (see [`exchange`]); so it is in
+/// [`unregister`].
+///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program, which does not unmap their pages meanwhile.
 pub unsafe fn register(

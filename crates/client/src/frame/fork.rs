@@ -14,6 +14,7 @@ use crate::agent;
 use crate::link;
 use crate::object::exchange;
 use crate::object::mirror::{self, Kind};
+use crate::object::registering;
 use crate::object::session;
 use crate::thread::alloc;
 use crate::thread::gate;
@@ -65,6 +66,7 @@ extern "C" fn in_child() {
             exchange::by_private(start, mapped);
         }
     });
+    registering::after_fork();
     if let Some(link) = link::abandon() {
         link.close_descriptors();
     }

@@ -26,6 +26,7 @@ use crate::object::context::Context;
 use crate::object::exchange;
 use crate::object::mirror::{Block, Kind, Mirror, PAGE};
 use crate::object::places;
+use crate::object::registering::Registering;
 use crate::object::shared_mapping::{self, Backing, Part};
 use crate::result::Result;
 
@@ -107,9 +108,6 @@ pub fn shared(memory: &Mirror) -> Vec<Arc<Block>> {
     blocks
 }
 
-/// Held while memory is registered or unregistered, because two calls may concern the same pages.
-static REGISTERING: Mutex<()> = Mutex::new(());
-
 /// Turns ordinary memory, with the rest of its first and its last page, into a shared region at its own address. Memory that
 /// other processes may share stays unchanged, and the worker maps the same file.
 ///
@@ -136,7 +134,7 @@ pub unsafe fn register(
         .ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let start = address.align_down(PAGE);
     let mapped = end.next_multiple_of(PAGE) - start;
-    let _registering = REGISTERING.lock();
+    let registering = Registering::begin();
     let beside = memory.on_pages(start, mapped);
     let fits = |it: &Arc<Block>| {
         let is_apart = end <= it.start || it.start + it.size <= address;
@@ -152,7 +150,7 @@ pub unsafe fn register(
     }
     let kind = match beside.first() {
         Some(other) => other.kind,
-        None => Kind::Host(share(context, (start, mapped), flags)?),
+        None => Kind::Host(share(context, (start, mapped), flags, &registering)?),
     };
     // Only these bytes are pinned memory: other data on their pages stays ordinary memory, of which a copy takes the bytes before
     // the call returns.
@@ -172,9 +170,15 @@ fn is_registered(block: &Block) -> bool {
 }
 
 /// Makes a region of whole pages of the program; returns its kind.
-fn share(context: &Context, (start, mapped): (Address, u64), flags: u32) -> Result<HostKind> {
+fn share(
+    context: &Context,
+    (start, mapped): (Address, u64),
+    flags: u32,
+    registering: &Registering,
+) -> Result<HostKind> {
     match shared_mapping::at(start, mapped) {
         Backing::Private => {
+            registering.change((start, mapped));
             share_private(context, (start, mapped), flags)?;
             Ok(HostKind::Registered)
         }
@@ -226,9 +230,13 @@ pub fn send_again(address: Address, size: u64) -> Result {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`: the address lies in registered memory, but that begins elsewhere.
 pub fn unregister(memory: &Mirror, address: Address) -> Result {
-    let _registering = REGISTERING.lock();
-    if !memory.holds(address, 1, is_registered) {
-        return Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    let registering = Registering::begin();
+    let found = memory
+        .find(address)
+        .filter(|block| is_registered(block))
+        .ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    if found.kind == Kind::Host(HostKind::Registered) {
+        registering.change(found.pages());
     }
     let block = memory.remove(address, is_registered)?;
     let (start, mapped) = block.pages();

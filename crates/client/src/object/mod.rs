@@ -21,6 +21,7 @@ pub mod pool;
 pub mod recent;
 pub mod recent_functions;
 pub mod reference;
+pub mod registering;
 pub mod session;
 pub mod shared;
 pub mod shared_mapping;

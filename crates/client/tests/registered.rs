@@ -132,3 +132,43 @@ fn neighbours() {
 fn buffers_on_one_page_are_registered_and_unregistered_independently() {
     assert!(Stage::start("neighbours").finish());
 }
+
+/// A child may unmap what its parent has registered.
+#[test]
+#[ignore = "a program for its stage"]
+fn grandchild() {
+    context();
+    let (both, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, both, flags, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    assert_eq!(register(memory.cast(), PAGE), CUDA_SUCCESS);
+    // SAFETY: both children only make system calls, then end without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above; the memory is used no more.
+        unsafe {
+            libc::munmap(memory, PAGE);
+            let last = libc::fork();
+            if last == 0 {
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            libc::waitpid(last, &mut status, 0);
+            libc::_exit(i32::from(last < 0 || status != 0));
+        }
+    }
+    let mut status = 0;
+    // SAFETY: the child is ours.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(unregister(memory.cast()), CUDA_SUCCESS);
+}
+
+#[test]
+fn a_child_that_unmaps_registered_memory_can_fork() {
+    assert!(Stage::start("grandchild").finish());
+}

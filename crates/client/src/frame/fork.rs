@@ -56,7 +56,11 @@ extern "C" fn in_child() {
     if session::begun().is_none() {
         return;
     }
-    ORPHAN.store(true, Ordering::Relaxed);
+    if ORPHAN.swap(true, Ordering::Relaxed) {
+        // Its parent has made the memory its own, and may have unmapped it since.
+        mirror::thaw(|_| ());
+        return;
+    }
     let mut last = None;
     mirror::thaw(|block| {
         let (start, mapped) = block.pages();

@@ -172,3 +172,24 @@ fn grandchild() {
 fn a_child_that_unmaps_registered_memory_can_fork() {
     assert!(Stage::start("grandchild").finish());
 }
+
+/// A stop and a fork leave a thread its stack.
+#[test]
+#[ignore = "a program for its stage"]
+fn on_the_stack() {
+    context();
+    let mut words = [7u8; 3 * PAGE];
+    let start = words.as_mut_ptr();
+    assert_eq!(register(start, 100), CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(
+        register(start.wrapping_add(2 * PAGE), PAGE),
+        CUDA_ERROR_NOT_SUPPORTED
+    );
+    assert!(!is_pinned(start));
+    assert!(std::hint::black_box(words) == [7u8; 3 * PAGE]);
+}
+
+#[test]
+fn variables_on_the_stack_are_not_registered() {
+    assert!(Stage::start("on_the_stack").finish());
+}

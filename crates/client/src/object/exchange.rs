@@ -11,7 +11,8 @@
 //! split one. The time left is 3 to 8 µs in the median and up to 30 µs in 99 of 100 cases; where another thread has the lock or the
 //! core, it is milliseconds.
 //!
-//! The calling thread's stack may lie in the pages, too. Therefore nothing may be written to it between copy and replacement.
+//! A part of the calling thread's stack may lie in the pages, too: a coroutine's is not recognised. Therefore nothing may be written
+//! to it between copy and replacement.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
@@ -304,7 +305,7 @@ mod tests {
         unsafe { rustix::mm::munmap(memory, size as usize).expect("unmapped") };
     }
 
-    /// Libraries register variables on the stack.
+    /// A stack that the C library has not made is not recognised.
     #[test]
     fn the_stack_of_the_calling_thread_can_be_replaced() {
         let thread = std::thread::spawn(|| {

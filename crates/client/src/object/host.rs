@@ -187,7 +187,8 @@ fn share(
             ask_to_map(context, start, mapped, HostKind::Shared, flags)?;
             Ok(HostKind::Shared)
         }
-        Backing::Unknown => Err(CUDA_ERROR_NOT_SUPPORTED),
+        // In a stop a thread is parked on its stack, which must stay mapped. After a fork, parent and child must not share one.
+        Backing::Running | Backing::Unknown => Err(CUDA_ERROR_NOT_SUPPORTED),
     }
 }
 
@@ -221,7 +222,7 @@ fn send_shared(address: Address, size: u64, part: &Part) -> Result {
 pub fn send_again(address: Address, size: u64) -> Result {
     match shared_mapping::at(address, size) {
         Backing::Shared(part) => send_shared(address, size, &part),
-        Backing::Private | Backing::Unknown => Err(CUDA_ERROR_INVALID_VALUE),
+        Backing::Private | Backing::Running | Backing::Unknown => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 

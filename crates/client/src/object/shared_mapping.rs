@@ -1,4 +1,4 @@
-//! Finds memory that the program may share with other processes, and the file behind it.
+//! Finds memory that the program may share with other processes, and the file behind it, and memory that the calling thread runs on.
 //!
 //! ```text
 //!   start-end        perms offset   device inode  path                    of /proc/self/maps
@@ -11,6 +11,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt as _;
 
 use fermata_abi::op::Address;
+
+use crate::object::mirror::PAGE;
+use crate::thread::alloc;
 
 /// Part of a file that is mapped.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct Part {
 pub enum Backing {
     /// Memory of this process only.
     Private,
+    /// The same, but the calling thread runs on it: its stack and its thread block.
+    Running,
     /// A part of a file that is mapped as shared.
     Shared(Part),
     /// Shared in parts that are not one piece of one file, or of a file that cannot be opened; or the kernel's table cannot be
@@ -44,6 +49,31 @@ struct Line<'t> {
     path: &'t str,
 }
 
+impl Line<'_> {
+    /// Whether a thread runs on the pages from `start` to `end`, as far as they are on this line: on its stack from `stack` on,
+    /// where its stack pointer is, or on the page of its thread block.
+    ///
+    /// The C library puts a thread's block at the end of its stack, but not the first thread's. Of any other stack (a coroutine's)
+    /// the end is not known.
+    fn is_run_on(
+        &self,
+        (start, end): (Address, Address),
+        (stack, block): (Address, Address),
+    ) -> bool {
+        let holds = |at: Address| self.start <= at && at < self.end;
+        let page = |at: Address| at.align_down(PAGE);
+        let top = if stack < block && holds(block) {
+            page(block) + PAGE
+        } else if self.path == "[stack]" {
+            self.end
+        } else {
+            page(stack) + PAGE
+        };
+        let on_stack = holds(stack) && start < top && stack < end;
+        on_stack || (start <= block && block < end)
+    }
+}
+
 /// The memory behind the `size` bytes at `start`, which are whole, mapped pages.
 pub fn at(start: Address, size: u64) -> Backing {
     let Ok(table) = fs::read("/proc/self/maps") else {
@@ -56,7 +86,12 @@ pub fn at(start: Address, size: u64) -> Backing {
         .filter(|it| it.start < end && start < it.end)
         .collect();
     let Some(first) = within.first().filter(|_| within.iter().any(|it| it.shared)) else {
-        return Backing::Private;
+        let block = Address::from_raw(alloc::thread_pointer() as u64);
+        let own = (stack_pointer(), block);
+        return match within.iter().any(|it| it.is_run_on((start, end), own)) {
+            true => Backing::Running,
+            false => Backing::Private,
+        };
     };
     // One file, in one piece.
     let follows = |pair: &[Line<'_>]| {
@@ -76,6 +111,16 @@ pub fn at(start: Address, size: u64) -> Backing {
         }),
         None => Backing::Unknown,
     }
+}
+
+/// The calling thread's stack pointer: its callers' variables lie above.
+fn stack_pointer() -> Address {
+    let pointer: u64;
+    // SAFETY: reading the register changes nothing.
+    unsafe {
+        std::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    Address::from_raw(pointer)
 }
 
 fn open(line: &Line<'_>) -> Option<File> {
@@ -117,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: usize = 4096;
+    const PAGE: usize = super::PAGE as usize;
 
     #[test]
     fn a_line_of_the_table_is_read() {
@@ -134,6 +179,50 @@ mod tests {
         let private = line("7f00-7f10 r-xp 00000000 00:00 0").expect("a line");
         assert!(!private.shared && private.path.is_empty());
         assert_eq!(line("nothing"), None);
+    }
+
+    #[test]
+    fn memory_that_the_calling_thread_runs_on_is_told_from_other_memory() {
+        let of_thread = std::thread::spawn(|| {
+            let words = std::hint::black_box([1u8; 4 * PAGE]);
+            let heap = vec![1u8; 4 * PAGE];
+            let pages = |at: *const u8| at_page(Address::of(at));
+            let block = Address::from_raw(alloc::thread_pointer() as u64);
+            assert!(matches!(pages(&raw const words[0]), Backing::Running));
+            assert!(matches!(
+                pages(&raw const words[3 * PAGE]),
+                Backing::Running
+            ));
+            assert!(matches!(at_page(block), Backing::Running));
+            assert!(matches!(pages(&raw const heap[PAGE]), Backing::Private));
+        });
+        of_thread.join().expect("all as expected");
+        let address = Address::from_raw;
+        let range = |page: u64| (address(page << 12), address((page + 1) << 12));
+        // The first thread's stack, below and above the stack pointer, and its block elsewhere.
+        let stack = line("7ff0000-7ff8000 rw-p 00000000 00:00 0                  [stack]");
+        let stack = stack.expect("a line");
+        let own = (address(0x7ff_4010), address(0x7f_0000_0740));
+        let runs = |page| stack.is_run_on(range(page), own);
+        assert_eq!([0x7ff3, 0x7ff4, 0x7ff7].map(runs), [false, true, true]);
+        // A coroutine's.
+        let other = Line {
+            path: "",
+            ..stack.clone()
+        };
+        let runs = |page| other.is_run_on(range(page), own);
+        assert_eq!([0x7ff3, 0x7ff4, 0x7ff5].map(runs), [false, true, false]);
+        // A thread's, beside memory that is mapped above it.
+        let own = (address(0x7ff_4010), address(0x7ff_5740));
+        let runs = |page| other.is_run_on(range(page), own);
+        assert_eq!(
+            [0x7ff3, 0x7ff4, 0x7ff5, 0x7ff6].map(runs),
+            [false, true, true, false]
+        );
+    }
+
+    fn at_page(address: Address) -> Backing {
+        at(address.align_down(super::PAGE), super::PAGE)
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub fn is_inside() -> bool {
     ALLOCATOR.owner.load(Ordering::Relaxed) == thread_pointer()
 }
 
-/// A number that no other living thread has, cheaper than a thread id.
-fn thread_pointer() -> usize {
+/// The address of the thread's block: a number that no other living thread has, cheaper than a thread id.
+pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: the x86-64 ABI keeps the thread's own address at offset 0 of its thread block; reading it
     // changes nothing.

@@ -34,7 +34,7 @@ use fermata_abi::sys::driver as sys;
 pub use cache::{CodeCache, Entry as CachedCode};
 use driver::{DRIVER, name, refuse};
 pub use driver::{Driver, Identity, Places, Result};
-pub use storage::context_gone;
+pub use storage::{context_gone, forget_context};
 
 /// The address of a table, `None` if it is refused. `by` is the library that serves it, always the same one.
 pub fn serve(by: &'static dyn Driver, id: &sys::CUuuid) -> Option<*const c_void> {

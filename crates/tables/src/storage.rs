@@ -104,16 +104,25 @@ fn known(driver: &dyn Driver, context: sys::CUcontext) -> Result<usize> {
     Ok(context.addr())
 }
 
+/// Takes out a context's values, with their keys.
+fn take(context: sys::CUcontext) -> Vec<((usize, usize), Value)> {
+    let mut values = VALUES.write();
+    let of_context = |(of, _): &(usize, usize), _: &mut Value| *of == context.addr();
+    let taken = values
+        .as_mut()
+        .map(|it| it.extract_if(of_context).collect());
+    taken.unwrap_or_default()
+}
+
+/// Forgets the values of a context that has ended, without their destructors, which would use it.
+pub fn forget_context(context: sys::CUcontext) {
+    take(context);
+}
+
 /// Runs the destructors of a context that is about to end, and forgets its values. The caller holds no lock
 /// that a driver call takes: destructors may make some.
 pub fn context_gone(context: sys::CUcontext) {
-    let gone: Vec<_> = match VALUES.write().as_mut() {
-        Some(values) => values
-            .extract_if(|(of, _), _| *of == context.addr())
-            .collect(),
-        None => return,
-    };
-    for ((_, key), value) in gone {
+    for ((_, key), value) in take(context) {
         if let Some(destructor) = value.destructor {
             destructor(
                 context,

@@ -280,6 +280,11 @@ fn values_stay_with_their_context_until_it_goes() {
     context_gone(pointer(CONTEXT));
     assert_eq!(DESTROYED.load(Ordering::Relaxed), CONTEXT + 1 + 100);
     assert_eq!(read(CONTEXT, 1), (absent, 0));
+    // A value that was stored too late.
+    assert_eq!(put(pointer(0), pointer(1), pointer(100), Some(destroy)), ok);
+    forget_context(pointer(CONTEXT));
+    assert_eq!(DESTROYED.load(Ordering::Relaxed), CONTEXT + 1 + 100);
+    assert_eq!(read(CONTEXT, 1), (absent, 0));
 }
 
 #[test]

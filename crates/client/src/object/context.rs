@@ -263,6 +263,13 @@ impl Contexts {
         Ok(context.filter(|context| context.check().is_ok()))
     }
 
+    /// Whether a primary context is retained.
+    pub fn is_held(&self, context: &Context) -> bool {
+        let primaries = self.primaries.lock();
+        let primary = usize::try_from(context.device).map(|it| primaries.get(it));
+        primary.is_ok_and(|it| it.is_some_and(|it| it.holders > 0))
+    }
+
     /// Begins the end of a primary context: its handle is no longer valid, and threads that retain it wait until the end is
     /// complete. `None` if it has ended already, or has been retained again meanwhile and is not ended `anyway`.
     pub fn begin_end(&self, context: &Context, anyway: bool) -> Option<Ending<'_>> {
@@ -410,9 +417,10 @@ mod tests {
         let (contexts, devices) = (Contexts::default(), devices());
         let context = held(&contexts, &devices);
         let last = contexts.release(&devices, 0).expect("it is held");
-        assert!(last.is_some());
+        assert!(last.is_some() && !contexts.is_held(&context));
         let again = contexts.retain(&devices, 0).expect("it lives");
         assert!(Arc::ptr_eq(&again, &context));
+        assert!(contexts.is_held(&context));
         assert!(contexts.begin_end(&context, false).is_none());
         assert_eq!(again.check(), Ok(()));
         // A reset ends it even so.

@@ -51,10 +51,17 @@ fn end(session: &Session, context: &Context) -> Result {
 
 /// As [`end`], for a primary context, which another thread may retain meanwhile: it then stays, unless it has to end `anyway`.
 fn end_primary(session: &Session, context: &Context, anyway: bool) -> Result {
+    if !anyway && session.contexts.is_held(context) {
+        return Ok(());
+    }
     // Before threads that retain it wait: these are destructors of the program, which may take locks that such a thread has.
     fermata_tables::context_gone(context.pointer());
     match session.contexts.begin_end(context, anyway) {
-        Some(_ending) => destroy(session, context.handle),
+        Some(_ending) => {
+            // The next primary context of the device has the same handle. What a thread has stored meanwhile is not its own.
+            fermata_tables::forget_context(context.pointer());
+            destroy(session, context.handle)
+        }
         None => Ok(()),
     }
 }

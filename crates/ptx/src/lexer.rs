@@ -46,6 +46,20 @@ pub(crate) enum Token<'a> {
     ShiftLeft,
     #[token(">>")]
     ShiftRight,
+    #[token("<=")]
+    LessOrEqual,
+    #[token(">=")]
+    GreaterOrEqual,
+    #[token("==")]
+    Equal,
+    #[token("!=")]
+    NotEqual,
+    #[token("&&")]
+    And,
+    #[token("||")]
+    Or,
+    #[token("?")]
+    Question,
     #[token(",")]
     Comma,
     #[token(";")]
@@ -113,6 +127,14 @@ pub(crate) fn tokens(text: &str) -> Vec<Spanned<'_>> {
         line,
     });
     out
+}
+
+/// The words of a text, also of one that cannot be parsed: its names are among them.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    Token::lexer(text).filter_map(|token| match token {
+        Ok(Token::Word(word)) => Some(word),
+        _ => None,
+    })
 }
 
 fn newlines(bytes: &[u8]) -> u32 {

@@ -15,4 +15,5 @@ mod parser;
 pub mod passes;
 mod printer;
 
+pub use lexer::words;
 pub use parser::{ParseError, parse};

@@ -1,7 +1,7 @@
 //! Variables, registers, parameters and initialisers.
 
-use super::{Parser, Prefix, Result, integer};
-use crate::ast::{Constant, Init, Linkage, Space, Type, Variable};
+use super::{Parser, Prefix, Result};
+use crate::ast::{Init, Linkage, Space, Type, Variable};
 use crate::lexer::Token;
 
 impl Parser<'_> {
@@ -145,7 +145,11 @@ impl Parser<'_> {
             if self.accept(Token::CloseBracket) {
                 dims.push(None);
             } else {
-                dims.push(Some(self.unsigned("a length")?));
+                let length = u64::try_from(self.integer_expression()?);
+                let Ok(length) = length else {
+                    return self.error("a length before this");
+                };
+                dims.push(Some(length));
                 self.expect(Token::CloseBracket, "`]`")?;
             }
         }
@@ -154,7 +158,7 @@ impl Parser<'_> {
 
     fn initialiser(&mut self) -> Result<Init> {
         if !self.accept(Token::OpenBrace) {
-            return Ok(Init::Value(self.constant()?));
+            return Ok(Init::Value(self.expression()?));
         }
         let mut list = Vec::new();
         if self.accept(Token::CloseBrace) {
@@ -167,120 +171,5 @@ impl Parser<'_> {
             }
             self.expect(Token::Comma, "`,` or `}`")?;
         }
-    }
-
-    fn constant(&mut self) -> Result<Constant> {
-        let mut left = self.term()?;
-        loop {
-            let minus = match self.peek() {
-                Token::Plus => false,
-                Token::Minus => true,
-                _ => return Ok(left),
-            };
-            self.next();
-            let Constant::Int(right) = self.term()? else {
-                return self.error("an integer term before this");
-            };
-            let right = if minus { right.wrapping_neg() } else { right };
-            match &mut left {
-                Constant::Int(value) => *value = value.wrapping_add(right),
-                Constant::Symbol { addend, .. } => *addend = addend.wrapping_add(right),
-                _ => return self.error("an integer term before this"),
-            }
-        }
-    }
-
-    fn term(&mut self) -> Result<Constant> {
-        match self.peek() {
-            Token::Int(text) => {
-                let value = integer(text);
-                self.next();
-                if self.peek() == Token::OpenParen {
-                    return self.masked(value);
-                }
-                match value {
-                    Some(value) => Ok(Constant::Int(value as i64)),
-                    None => self.error("an integer of at most 64 bits before this"),
-                }
-            }
-            Token::FloatBits(text) => {
-                self.next();
-                Ok(float_bits(text))
-            }
-            Token::Float(text) => {
-                self.next();
-                Ok(Constant::F64(
-                    text.parse::<f64>().unwrap_or(f64::NAN).to_bits(),
-                ))
-            }
-            Token::Minus => {
-                self.next();
-                Ok(match self.nested(Self::term)? {
-                    Constant::Int(value) => Constant::Int(value.wrapping_neg()),
-                    Constant::F32(bits) => Constant::F32(bits ^ 1 << 31),
-                    Constant::F64(bits) => Constant::F64(bits ^ 1 << 63),
-                    Constant::Symbol { .. } => return self.error("a number before this"),
-                })
-            }
-            Token::OpenParen => {
-                self.next();
-                let value = self.nested(Self::constant)?;
-                self.expect(Token::CloseParen, "`)`")?;
-                Ok(value)
-            }
-            Token::Word("generic") if self.peek_second() == Token::OpenParen => {
-                self.next();
-                self.next();
-                let name = self.word("a variable")?;
-                self.expect(Token::CloseParen, "`)`")?;
-                Ok(Constant::Symbol {
-                    name,
-                    addend: 0,
-                    generic: true,
-                    mask: None,
-                })
-            }
-            Token::Word(_) => {
-                let name = self.word("a symbol")?;
-                Ok(Constant::Symbol {
-                    name,
-                    addend: 0,
-                    generic: false,
-                    mask: None,
-                })
-            }
-            _ => self.error("a constant"),
-        }
-    }
-
-    /// `0xFF00(symbol)`, after the number.
-    fn masked(&mut self, mask: Option<u64>) -> Result<Constant> {
-        self.expect(Token::OpenParen, "`(`")?;
-        let inner = self.nested(Self::constant)?;
-        self.expect(Token::CloseParen, "`)`")?;
-        match inner {
-            Constant::Symbol {
-                name,
-                addend,
-                generic,
-                ..
-            } => Ok(Constant::Symbol {
-                name,
-                addend,
-                generic,
-                mask,
-            }),
-            _ => self.error("a symbol under the mask"),
-        }
-    }
-}
-
-/// `0f…` or `0d…`; the lexer has checked the digits.
-fn float_bits(text: &str) -> Constant {
-    let bits = u64::from_str_radix(&text[2..], 16).unwrap_or(0);
-    if text.len() == 10 {
-        Constant::F32(bits as u32)
-    } else {
-        Constant::F64(bits)
     }
 }

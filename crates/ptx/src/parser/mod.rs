@@ -1,9 +1,10 @@
 //! Recursive descent from tokens to the tree of [`crate::ast`].
 //!
 //! `mod.rs` holds the cursor and module-level items, `declaration.rs` variables, parameters and
-//! initialisers, `statement.rs` bodies and operands. Debug sections are skipped by matching braces.
+//! initialisers, `expression.rs` constant expressions, `statement.rs` bodies and operands. Debug sections are skipped by matching braces.
 
 mod declaration;
+mod expression;
 mod statement;
 
 use std::collections::HashSet;
@@ -44,6 +45,7 @@ pub fn parse(text: &str) -> Result<Module> {
         tokens: tokens(text),
         at: 0,
         depth: 0,
+        in_call: false,
         names: HashSet::new(),
     }
     .module()
@@ -61,6 +63,8 @@ struct Parser<'a> {
     tokens: Vec<Spanned<'a>>,
     at: usize,
     depth: u32,
+    /// Whether operands in parentheses are a call's list.
+    in_call: bool,
     names: HashSet<Name>,
 }
 

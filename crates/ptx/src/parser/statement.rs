@@ -1,7 +1,7 @@
 //! Bodies: declarations, labels, instructions and their operands.
 
-use super::{Parser, Prefix, Result, integer};
-use crate::ast::{GuardPredicate, Instruction, Linkage, Name, Operand, Statement};
+use super::{Parser, Prefix, Result};
+use crate::ast::{Constant, GuardPredicate, Instruction, Linkage, Name, Operand, Statement};
 use crate::lexer::Token;
 
 impl Parser<'_> {
@@ -107,6 +107,7 @@ impl Parser<'_> {
             self.next();
             modifiers.push(self.intern(word));
         }
+        self.in_call = &*opcode == "call";
         let mut operands = Vec::new();
         if self.peek() != Token::Semicolon {
             operands.push(self.operand()?);
@@ -145,26 +146,28 @@ impl Parser<'_> {
                         let field = self.intern(field);
                         Ok(Operand::Field(name, field))
                     }
-                    Token::Plus | Token::Minus => Ok(Operand::Offset(name, self.offset()?)),
+                    Token::Plus | Token::Minus => {
+                        Ok(Operand::Offset(name, self.integer_expression()?))
+                    }
                     _ => Ok(Operand::Name(name)),
                 }
             }
-            Token::Bang => {
+            Token::Bang if matches!(self.peek_second(), Token::Word(_)) => {
                 self.next();
                 Ok(Operand::Not(self.word("a predicate")?))
             }
-            Token::Int(_) | Token::FloatBits(_) | Token::Float(_) | Token::Minus | Token::Tilde => {
-                self.literal()
-            }
+            Token::Int(_) | Token::FloatBits(_) | Token::Float(_) => self.literal(),
+            Token::Plus | Token::Minus | Token::Tilde | Token::Bang => self.literal(),
             Token::OpenBracket => self.address(),
             Token::OpenBrace => {
                 self.next();
                 Ok(Operand::Vector(self.list(Token::CloseBrace)?))
             }
-            Token::OpenParen => {
+            Token::OpenParen if self.in_call => {
                 self.next();
                 Ok(Operand::List(self.list(Token::CloseParen)?))
             }
+            Token::OpenParen => self.literal(),
             _ => self.error("an operand"),
         }
     }
@@ -185,44 +188,11 @@ impl Parser<'_> {
     }
 
     fn literal(&mut self) -> Result<Operand> {
-        let negative = self.accept(Token::Minus);
-        let inverted = !negative && self.accept(Token::Tilde);
-        let text = self.peek();
-        let operand = match text {
-            Token::Int(text) => match integer(text) {
-                Some(value) if negative => Operand::Int((value as i64).wrapping_neg()),
-                Some(value) if inverted => Operand::Int(!(value as i64)),
-                Some(value) => Operand::Int(value as i64),
-                None => return self.error("an integer of at most 64 bits"),
-            },
-            Token::FloatBits(text) if !inverted => {
-                let bits = u64::from_str_radix(&text[2..], 16).unwrap_or(0);
-                let sign = u64::from(negative);
-                if text.len() == 10 {
-                    Operand::F32(bits as u32 ^ (sign << 31) as u32)
-                } else {
-                    Operand::F64(bits ^ sign << 63)
-                }
-            }
-            Token::Float(text) if !inverted => {
-                let value = text.parse::<f64>().unwrap_or(f64::NAN);
-                Operand::F64((if negative { -value } else { value }).to_bits())
-            }
-            _ => return self.error("a number"),
-        };
-        self.next();
-        Ok(operand)
-    }
-
-    /// `+ 4`, `- 4` or `+ -4`.
-    fn offset(&mut self) -> Result<i64> {
-        let negative = self.next() == Token::Minus;
-        let again = self.accept(Token::Minus);
-        let value = self.unsigned("an offset")? as i64;
-        Ok(if negative != again {
-            value.wrapping_neg()
-        } else {
-            value
+        Ok(match self.expression()? {
+            Constant::Int(value) => Operand::Int(value),
+            Constant::F32(bits) => Operand::F32(bits),
+            Constant::F64(bits) => Operand::F64(bits),
+            Constant::Symbol { .. } => return self.error("a number before this"),
         })
     }
 
@@ -235,12 +205,10 @@ impl Parser<'_> {
             Token::Word(_) => {
                 base = Some(self.word("an address")?);
                 if matches!(self.peek(), Token::Plus | Token::Minus) {
-                    offset = self.offset()?;
+                    offset = self.integer_expression()?;
                 }
             }
-            Token::Int(_) => offset = self.unsigned("an address")? as i64,
-            Token::Minus => offset = self.offset()?,
-            _ => return self.error("an address"),
+            _ => offset = self.integer_expression()?,
         }
         let rest = if self.accept(Token::Comma) {
             self.list(Token::CloseBracket)?

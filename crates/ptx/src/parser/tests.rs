@@ -1,7 +1,7 @@
 //! Unit and property tests of the parser and printer.
 use proptest::prelude::*;
 
-use crate::ast::{Constant, Init, Item, Operand, Statement};
+use crate::ast::{Constant, Init, Item, Operand, Statement, Variable};
 use crate::parse;
 
 const SAMPLE: &str = r#"
@@ -89,6 +89,77 @@ fn printing_and_parsing_again_gives_the_same_tree() {
     let second = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     assert_eq!(text, second.to_string());
     assert_eq!(first.items.len(), second.items.len());
+}
+
+/// The values of an initialiser's expressions, which are also read as an instruction's operands.
+fn integers(list: &str) -> Vec<i64> {
+    let text = format!(".version 8.0 .global .s64 x[] = {{{list}}}; .func f() {{ op {list}; }}");
+    let module = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    let Item::Variable(Variable {
+        init: Some(Init::List(values)),
+        ..
+    }) = &module.items[0]
+    else {
+        panic!()
+    };
+    let value = |it: &Init| match it {
+        Init::Value(Constant::Int(value)) => *value,
+        other => panic!("{other:?}"),
+    };
+    let values: Vec<i64> = values.iter().map(value).collect();
+    let Item::Function(f) = &module.items[1] else {
+        panic!()
+    };
+    let Some(Statement::Instruction(i)) = f.body.as_ref().and_then(|body| body.first()) else {
+        panic!()
+    };
+    let operands: Vec<_> = values.iter().map(|it| Operand::Int(*it)).collect();
+    assert_eq!(i.operands, operands);
+    values
+}
+
+#[test]
+fn constant_expressions_are_evaluated() {
+    let sums = integers("1<<4, 4*32, 2+1, 2+3*4, (2+3)*4, -4+8, 10-2-3, +7");
+    assert_eq!(sums, [16, 128, 3, 14, 20, 4, 5, 7]);
+    let parts = integers("7/2, -7/2, 7%4, 7 % 4, 1+7%0x4*2, -1>>1, 0xFFFFFFFFFFFFFFFF>>63");
+    assert_eq!(parts, [3, -3, 3, 3, 7, -1, 1]);
+    let bits = integers("~0, !5, !(1-1), 6&3, 6|3, 6^3, 1|2^3&4, 1<<2+1");
+    assert_eq!(bits, [-1, 0, 1, 2, 7, 5, 3, 8]);
+    let truths = integers("1<2, 2<=1, -1<0U, (.s64)0xFFFFFFFFFFFFFFFF<0, 1==1, 1!=1, 2&&0, 2||0");
+    assert_eq!(truths, [1, 0, 0, 1, 1, 0, 0, 1]);
+    let chosen = integers("1 ? 2 : 3, 0 ? 2 : 0 ? 3 : 4, 1.5 < 2.5 ? 7 : 8, 1 << 64, -1 >> 64");
+    assert_eq!(chosen, [2, 4, 7, 0, -1]);
+}
+
+#[test]
+fn constant_expressions_stand_in_addresses_and_lengths() {
+    let text = ".version 8.0 .shared .b8 s[4*8]; .func f() { ld.u32 %r1, [%rd1+4*2-1]; \
+        ld.u32 %r1, [4*4]; mov.u64 %rd1, s+2*8; call (r), g, (5, %r1); }";
+    let module = parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let text = module.to_string();
+    for part in ["s[32]", "[%rd1+7]", "[16]", "s+16", "(5, %r1)"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn expressions_without_a_value_are_refused() {
+    for list in [
+        "1/0",
+        "1%0",
+        "1+0f3F800000",
+        "~1.5",
+        "1 ? 2",
+        "(1",
+        "f+f",
+        "4-f",
+    ] {
+        let text = format!(".version 8.0 .global .s64 x[] = {{{list}}};");
+        assert!(parse(&text).is_err(), "{list}");
+    }
+    let deep = format!(".version 8.0 .global .b32 x = {}1", "1+(".repeat(100_000));
+    assert!(parse(&deep).is_err());
 }
 
 #[test]

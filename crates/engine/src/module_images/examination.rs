@@ -31,7 +31,18 @@ const PRINTS: &[u8] = b"vprintf";
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The function that examines an image; tests replace it.
-pub(super) type Look = fn(&[u8], Option<u32>) -> ImageFacts;
+pub(super) type Look = fn(&[u8], Option<u32>) -> Found;
+
+/// What is found in an image.
+#[derive(Default)]
+pub(super) struct Found {
+    /// See [`ImageFacts::prints`].
+    prints: bool,
+    /// See [`ImageFacts::names`].
+    names: BTreeSet<String>,
+    /// Why the variables of a part that the device may run are not known, if there is such a part.
+    unread: Option<String>,
+}
 
 /// An image to be examined.
 pub(super) struct Request {
@@ -224,21 +235,28 @@ pub(super) fn examine(image: &[u8], sm: Option<u32>, look: Look) -> Result<Image
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         format!("its examination failed: {}", text.unwrap_or("a panic"))
     };
-    catch_unwind(AssertUnwindSafe(|| look(image, sm))).map_err(|panic| said(&*panic))
+    let found =
+        catch_unwind(AssertUnwindSafe(|| look(image, sm))).map_err(|panic| said(&*panic))?;
+    match found.unread {
+        Some(why) => Err(why),
+        None => Ok(ImageFacts {
+            sm,
+            prints: found.prints,
+            names: found.names,
+        }),
+    }
 }
 
-pub(super) fn look_through(image: &[u8], sm: Option<u32>) -> ImageFacts {
-    let mut facts = ImageFacts {
-        sm,
-        ..ImageFacts::default()
-    };
-    let readable = names::each_part(image, sm, |part| {
-        facts.prints |= mentions_print(part);
-        names::collect(part, &mut facts.names);
+pub(super) fn look_through(image: &[u8], sm: Option<u32>) -> Found {
+    let mut found = Found::default();
+    names::for_each(image, sm, |part| {
+        // A part that cannot be unpacked may print.
+        found.prints |= part.contents().is_none_or(mentions_print);
+        if let Err(why) = part.collect(&mut found.names) {
+            found.unread = Some(why);
+        }
     });
-    // A part that cannot be unpacked may print.
-    facts.prints |= !readable;
-    facts
+    found
 }
 
 pub(super) fn mentions_print(part: &[u8]) -> bool {
@@ -298,6 +316,13 @@ mod tests {
         assert!(look_through(&crate::text::FATBIN_MAGIC, Some(90)).prints);
         assert!(look_through(b".extern .func vprintf", None).prints);
         assert!(!look_through(b".extern .func vprint", None).prints);
+    }
+
+    #[test]
+    fn an_examination_fails_where_variables_may_be_missed() {
+        let why = examine(b"\x7fELF", Some(90), look_through).map(|_| ());
+        assert!(why.is_err_and(|why| why.contains("cannot be read")));
+        assert!(examine(b".version 8.0", Some(90), look_through).is_ok());
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Finds the names of device variables in a module image.
 //!
 //! The driver finds a variable by name but does not list variables, so the names come from the image: PTX
-//! declarations, or symbols of machine code. A name too many does no harm, because the driver does not know it.
+//! declarations, or symbols of machine code. A name too many does no harm, because the driver does not know it; so all
+//! words of a text that cannot be parsed are names.
 //! Reading an image takes long, so that is done in the background (`examination`).
 //!
 //! Tables of functions are left out, such as those through which NCCL's kernels call the work of a collective. The
 //! driver chooses the addresses of a module's code and fills these tables when it loads the module; their content
 //! before a restore would point elsewhere.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use fermata_ptx::ast::{Item, Space};
-use fermata_ptx::fatbin::{self, Entry, Kind};
+use fermata_ptx::fatbin::{self, Entry, FatbinError, Kind};
 use object::read::{File, SymbolSection};
 use object::{
     Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, Symbol, SymbolKind,
@@ -19,48 +21,108 @@ use object::{
 
 use crate::text::FATBIN_MAGIC;
 
+/// A part of an image.
+pub(crate) struct Part<'a> {
+    /// What the container says it is; machine code or text if the image is no container.
+    kind: Kind,
+    /// Whether devices of the architecture may run it.
+    runs: bool,
+    contents: Result<Cow<'a, [u8]>, FatbinError>,
+}
+
+impl Part<'_> {
+    /// Its bytes, if it could be unpacked.
+    pub(crate) fn contents(&self) -> Option<&[u8]> {
+        self.contents.as_deref().ok()
+    }
+
+    /// Adds the names that may be device variables.
+    ///
+    /// # Errors
+    /// Devices may run the part, and its variables cannot be found: why.
+    pub(crate) fn collect(&self, names: &mut BTreeSet<String>) -> Result<(), String> {
+        let found = match &self.contents {
+            Ok(contents) if self.kind == Kind::Elf && !contents.starts_with(ELF) => {
+                Err("its machine code is packed in an unknown way".to_owned())
+            }
+            Ok(contents) => collect(contents, names),
+            Err(error) => Err(error.to_string()),
+        };
+        found.or_else(|why| if self.runs { Err(why) } else { Ok(()) })
+    }
+}
+
 /// Calls `act` with the unpacked parts of an image that devices of architecture `sm` may run, or with all parts if
 /// `sm` is not known. False if some could not be unpacked.
-///
-/// A driver takes machine code for exactly the device's architecture where there is some, unless its environment says
-/// otherwise.
 pub(crate) fn each_part(image: &[u8], sm: Option<u32>, mut act: impl FnMut(&[u8])) -> bool {
-    if !image.starts_with(&FATBIN_MAGIC) {
-        act(image);
-        return true;
-    }
-    let Ok(entries) = fatbin::entries(image) else {
-        return false;
-    };
-    let compiles = std::env::var_os("CUDA_FORCE_PTX_JIT").is_some_and(|it| it != "0");
-    let runs = |entry: &&Entry<'_>| entry.kind == Kind::Elf && Some(entry.sm) == sm;
-    let mut parts: Vec<_> = entries.iter().filter(runs).collect();
-    if parts.is_empty() || compiles {
-        parts = entries.iter().collect();
-    }
     let mut readable = true;
-    for part in parts {
-        match part.contents() {
-            Ok(contents) => act(&contents),
-            Err(_) => readable = false,
-        }
-    }
+    for_each(image, sm, |part| match part.contents() {
+        Some(contents) => act(contents),
+        None => readable = false,
+    });
     readable
 }
 
-/// Adds the names that may be device variables in `part`: PTX text or machine code. A name too many does no harm.
-pub(crate) fn collect(part: &[u8], names: &mut BTreeSet<String>) {
-    if part.starts_with(b"\x7fELF") {
-        from_elf(part, names);
-    } else if !part.starts_with(&FATBIN_MAGIC) {
-        from_ptx(part, names);
+/// As [`each_part`], with the parts that cannot be unpacked. A container that cannot be read is one of them.
+///
+/// A driver takes machine code for exactly the device's architecture where there is some, unless its environment says
+/// otherwise.
+pub(crate) fn for_each(image: &[u8], sm: Option<u32>, mut act: impl FnMut(&Part<'_>)) {
+    let whole = |contents| Part {
+        kind: Kind::Other(0),
+        runs: true,
+        contents,
+    };
+    if !image.starts_with(&FATBIN_MAGIC) {
+        return act(&whole(Ok(Cow::Borrowed(image))));
+    }
+    let entries = match fatbin::entries(image) {
+        Ok(entries) => entries,
+        Err(error) => return act(&whole(Err(error))),
+    };
+    let compiles = std::env::var_os("CUDA_FORCE_PTX_JIT").is_some_and(|it| it != "0");
+    let exact = |entry: &&Entry<'_>| entry.kind == Kind::Elf && Some(entry.sm) == sm;
+    let mut parts: Vec<_> = entries.iter().filter(exact).collect();
+    if parts.is_empty() || compiles {
+        parts = entries.iter().collect();
+    }
+    for part in parts {
+        act(&Part {
+            kind: part.kind,
+            runs: runs(part, sm),
+            contents: part.contents(),
+        });
     }
 }
 
-fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
-    let Ok(file) = File::parse(image) else {
-        return;
-    };
+/// Whether devices of architecture `sm` run an entry: text for them or older ones, and code for older ones of their
+/// generation.
+fn runs(entry: &Entry<'_>, sm: Option<u32>) -> bool {
+    let not_newer = |sm: u32| entry.sm <= sm;
+    match entry.kind {
+        Kind::Ptx => sm.is_none_or(not_newer),
+        Kind::Elf => sm.is_none_or(|sm| not_newer(sm) && entry.sm / 10 == sm / 10),
+        Kind::Other(_) => false,
+    }
+}
+
+/// First bytes of machine code.
+const ELF: &[u8] = b"\x7fELF";
+
+/// Adds the names that may be device variables in `part`: PTX text or machine code. A name too many does no harm.
+fn collect(part: &[u8], names: &mut BTreeSet<String>) -> Result<(), String> {
+    if part.starts_with(ELF) {
+        return from_elf(part, names);
+    }
+    if !part.starts_with(&FATBIN_MAGIC) {
+        from_ptx(part, names);
+    }
+    Ok(())
+}
+
+fn from_elf(image: &[u8], names: &mut BTreeSet<String>) -> Result<(), String> {
+    let unread = |error| format!("its machine code cannot be read: {error}");
+    let file = File::parse(image).map_err(unread)?;
     let data = |it: &Symbol<'_, '_>| it.kind() == SymbolKind::Data && it.size() > 0;
     let mut code = HashMap::new();
     for symbol in file.symbols().filter(data) {
@@ -69,6 +131,7 @@ fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
             names.insert(name.to_owned());
         }
     }
+    Ok(())
 }
 
 /// Bytes of an address.
@@ -131,15 +194,18 @@ fn is_function_table(
     !words.is_empty() && words.iter().enumerate().all(fits)
 }
 
+/// If the text cannot be parsed, each of its words may be a name.
 fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
     let end = image
         .iter()
         .position(|byte| *byte == 0)
         .unwrap_or(image.len());
-    let Ok(text) = std::str::from_utf8(&image[..end]) else {
+    let text = String::from_utf8_lossy(&image[..end]);
+    if !text.contains(".version") {
         return;
-    };
-    let Ok(module) = fermata_ptx::parse(text) else {
+    }
+    let Ok(module) = fermata_ptx::parse(&text) else {
+        names.extend(fermata_ptx::words(&text).map(str::to_owned));
         return;
     };
     for item in &module.items {
@@ -157,7 +223,9 @@ mod tests {
 
     fn names(image: &[u8]) -> Vec<String> {
         let mut names = BTreeSet::new();
-        each_part(image, None, |part| collect(part, &mut names));
+        for_each(image, None, |part| {
+            let _ = part.collect(&mut names);
+        });
         names.into_iter().collect()
     }
 
@@ -167,6 +235,41 @@ mod tests {
             .visible .global .align 4 .u32 counter;\n.const .align 4 .f32 table[16];\n\
             .visible .entry k(.param .u64 p)\n{\n.shared .align 4 .b8 s[4];\nret;\n}\n\0";
         assert_eq!(names(text), ["counter", "table"]);
+    }
+
+    #[test]
+    fn words_of_a_text_that_cannot_be_parsed_are_names() {
+        let text =
+            b".version 8.0\n.target sm_75\n// \xff\n.visible .global .align 4 .u32 counter;\n\
+            .visible .entry k() {\n$%& some.thing [new;\nret;\n}\n.global .u32 after;\0";
+        let found = names(text);
+        for name in ["counter", "after"] {
+            assert!(found.iter().any(|it| it == name), "{name} in {found:?}");
+        }
+        // A comment in another encoding is no obstacle.
+        let text = b".version 8.0\n// \xff\n.global .u32 counter;";
+        assert_eq!(names(text), ["counter"]);
+    }
+
+    #[test]
+    fn code_that_the_device_may_run_and_that_cannot_be_read_is_an_error() {
+        let fails = |image: &[u8], sm| {
+            let mut failed = false;
+            for_each(image, sm, |part| {
+                failed |= part.collect(&mut BTreeSet::new()).is_err();
+            });
+            failed
+        };
+        let text = b".version 8.0\n.target sm_75\n";
+        let broken = fat(&[(2, 86, b"\x7fELF"), (1, 75, text)]);
+        let packed = fat(&[(2, 86, b"packed"), (1, 75, text)]);
+        for image in [&broken, &packed] {
+            assert!(fails(image, Some(86)) && fails(image, Some(89)) && fails(image, None));
+            // Other devices compile the text.
+            assert!(!fails(image, Some(90)) && !fails(image, Some(80)));
+        }
+        assert!(fails(b"\x7fELF", Some(90)) && fails(&FATBIN_MAGIC, Some(90)));
+        assert!(!fails(&fat(&[(8, 90, b"other")]), Some(90)));
     }
 
     /// A fat binary of unpacked entries: kind, architecture, contents.

@@ -4,7 +4,7 @@
 //! container  0x00 u32 magic 0xBA55ED50   0x04 u16 version 1   0x06 u16 header bytes   0x08 u64 body bytes
 //! entry      0x00 u16 kind (1 PTX, 2 ELF)   0x04 u32 header bytes   0x08 u64 payload bytes, padded
 //!            0x10 u32 payload bytes when compressed   0x1c u32 architecture (75 is sm_75)
-//!            0x28 u64 flags (0x2000 LZ4 block, 0x8000 zstd)   0x38 u64 bytes when unpacked
+//!            0x28 u64 flags (0x2000 LZ4 block, 0x8000 zstd, 0x100000 sm_90a rather than sm_90)   0x38 u64 bytes when unpacked
 //! ```
 //! Entries follow one another. Everything read here is hostile: all ranges are checked, and what is
 //! unpacked is bounded by what the entry declares and by [`MAX_UNPACKED`].
@@ -21,6 +21,8 @@ pub const MAX_UNPACKED: u64 = 1 << 30;
 
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
+/// From this bit on, flags tell variants of an architecture apart.
+const VARIANT_SHIFT: u32 = 20;
 const ENTRY_FIELDS: usize = 0x40;
 
 /// Why a container was refused.
@@ -152,6 +154,12 @@ pub fn best_ptx<'e, 'a>(entries: &'e [Entry<'a>], sm: u32) -> Option<&'e Entry<'
 }
 
 impl<'a> Entry<'a> {
+    /// Which variant of the architecture it is for: 0 for the plain one, 1 for that with the suffix `a`; what the bits above
+    /// mean is not known. Code for one variant may have been made from another text than that for another.
+    pub fn variant(&self) -> u64 {
+        self.flags >> VARIANT_SHIFT
+    }
+
     /// The payload, unpacked; trailing zero bytes of PTX text are removed.
     ///
     /// # Errors
@@ -281,6 +289,15 @@ mod tests {
             assert_eq!(&*best.contents().unwrap(), &text[..]);
         }
         assert!(best_ptx(&entries, 60).is_none());
+    }
+
+    #[test]
+    fn variants_of_an_architecture_are_told_apart() {
+        let list = [0x11, 0x10_0011, 0x20_0011].map(|flags| (2, 90, flags, vec![0], 0));
+        let bytes = container(&list);
+        let entries = entries(&bytes).unwrap();
+        let variants: Vec<u64> = entries.iter().map(Entry::variant).collect();
+        assert_eq!(variants, [0, 1, 2]);
     }
 
     #[test]

@@ -26,6 +26,12 @@ impl Texts {
 
 fn read(image: &[u8], version: Option<u32>) -> Result<Module, String> {
     let (text, certain) = text_of(image, version).ok_or("its module has machine code only")?;
+    if !certain && text.sm == version {
+        let sm = version.unwrap_or_default();
+        return Err(format!(
+            "its module may run code for another variant of architecture {sm} than its text is for"
+        ));
+    }
     if !certain {
         return Err(format!(
             "its module has text for architecture {} and runs code for {}",

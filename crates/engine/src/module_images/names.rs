@@ -19,7 +19,7 @@ use object::{
     Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, Symbol, SymbolKind,
 };
 
-use crate::text::FATBIN_MAGIC;
+use crate::text::{FATBIN_MAGIC, compiles};
 
 /// A part of an image.
 pub(crate) struct Part<'a> {
@@ -80,10 +80,9 @@ pub(crate) fn for_each(image: &[u8], sm: Option<u32>, mut act: impl FnMut(&Part<
         Ok(entries) => entries,
         Err(error) => return act(&whole(Err(error))),
     };
-    let compiles = std::env::var_os("CUDA_FORCE_PTX_JIT").is_some_and(|it| it != "0");
     let exact = |entry: &&Entry<'_>| entry.kind == Kind::Elf && Some(entry.sm) == sm;
     let mut parts: Vec<_> = entries.iter().filter(exact).collect();
-    if parts.is_empty() || compiles {
+    if parts.is_empty() || compiles() {
         parts = entries.iter().collect();
     }
     for part in parts {

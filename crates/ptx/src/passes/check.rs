@@ -259,22 +259,41 @@ pub(super) fn check(
         _ => None,
     });
     let (base, offset) = addresses.nth(nth).ok_or_else(unreadable)?;
-    let bytes = access_bytes(i).ok_or_else(unreadable)?;
+    let bytes = access_bytes(function, i).ok_or_else(unreadable)?;
+    if bytes == "0" {
+        return Ok(None);
+    }
     let address = match base {
         None => format!("mov.u64 %fermata_a, {offset};"),
         Some(name) => {
             format!("mov.u64 %fermata_a, {name}; add.s64 %fermata_a, %fermata_a, {offset};")
         }
     };
-    let condition = match &i.guard {
-        Some(guard) if guard.negated => format!("@!{} ", guard.register),
-        Some(guard) => format!("@{} ", guard.register),
-        None => String::new(),
+    let guarded = i.guard.as_ref().map(|guard| {
+        let not = if guard.negated { "!" } else { "" };
+        format!("{not}{}", guard.register)
+    });
+    // A copy of no bytes accesses nothing, whatever its address.
+    let (test, condition) = match guarded {
+        _ if bytes.parse::<u32>().is_ok() => (String::new(), guarded),
+        Some(guard) => (
+            format!("setp.ne.and.u32 %fermata_z, {bytes}, 0, {guard};"),
+            Some("%fermata_z".into()),
+        ),
+        None => (
+            format!("setp.ne.u32 %fermata_z, {bytes}, 0;"),
+            Some("%fermata_z".into()),
+        ),
     };
+    let test = match test.as_str() {
+        "" => test,
+        _ => format!(".reg .pred %fermata_z; {test}"),
+    };
+    let condition = condition.map_or_else(String::new, |it| format!("@{it} "));
     let global = i.modifiers.iter().any(|m| &**m == "global");
     let callee = if global { "" } else { "_generic" };
     Ok(Some(statements(&format!(
-        "{{ .reg .b64 %fermata_a; {address}
+        "{{ .reg .b64 %fermata_a; {address} {test}
            {{ .param .b64 fermata_table; st.param.b64 [fermata_table], %fermata_t;
              .param .b64 fermata_address; st.param.b64 [fermata_address], %fermata_a;
              .param .b32 fermata_bytes; st.param.b32 [fermata_bytes], {bytes};
@@ -283,9 +302,9 @@ pub(super) fn check(
 }
 
 /// Bytes an access covers: type times vector length, or the size that a copy or discard names.
-fn access_bytes(i: &Instruction) -> Option<String> {
+fn access_bytes(function: &Function, i: &Instruction) -> Option<String> {
     let named = match &*i.opcode {
-        "cp" => i.operands.get(2),
+        "cp" => copied(function, i),
         "discard" => i.operands.get(1),
         _ => {
             let ty = i.modifiers.iter().rev().find_map(|m| Type::from_name(m))?;
@@ -303,4 +322,35 @@ fn access_bytes(i: &Instruction) -> Option<String> {
         Operand::Name(register) => Some(register.to_string()),
         _ => None,
     }
+}
+
+/// The operand that says how many bytes a copy reads: `cp.async` may fill what it does not read with zeros. `None` for the
+/// form in which a predicate has it read nothing.
+fn copied<'i>(function: &Function, i: &'i Instruction) -> Option<&'i Operand> {
+    let has = |m: &str| i.modifiers.iter().any(|x| &**x == m);
+    let behind = match has("L2::cache_hint") {
+        // The last operand is the policy.
+        true => i.operands.split_last().map(|(_, others)| others),
+        false => Some(i.operands.as_slice()),
+    };
+    match behind?.get(3) {
+        _ if has("bulk") => i.operands.get(2),
+        None => i.operands.get(2),
+        Some(Operand::Name(name)) if is_predicate(function.body.as_deref()?, name) => None,
+        source => source,
+    }
+}
+
+fn is_predicate(body: &[Statement], register: &str) -> bool {
+    body.iter().any(|statement| match statement {
+        Statement::Variable(v) if v.ty == Type::Pred => {
+            let number = register.strip_prefix(&*v.name);
+            number.is_some_and(|it| match v.count {
+                Some(_) => it.parse::<u32>().is_ok(),
+                None => it.is_empty(),
+            })
+        }
+        Statement::Block(inner) => is_predicate(inner, register),
+        _ => false,
+    })
 }

@@ -111,6 +111,50 @@ fn copies_are_checked_where_they_touch_global_memory() {
 }
 
 #[test]
+fn a_copy_that_fills_with_zeros_is_checked_for_what_it_reads() {
+    let made = |copy: &str| {
+        let text = format!(
+            ".visible .entry k() {{ .reg .b64 %rd<3>; .reg .b32 %r<3>; .reg .pred %p<3>;
+            {copy}; ret; }}"
+        );
+        guard(&module(&text), Guard::Reads, &|_| true).expect("a module")
+    };
+    let checked = |copy: &str| {
+        let made = made(copy);
+        assert!(made.refused.is_empty(), "{:?}", made.refused);
+        let text = made.module.to_string();
+        parse(&text).expect("it parses again");
+        text
+    };
+    const COPY: &str = "cp.async.cg.shared.global";
+    let text = checked(&format!("{COPY} [%r1], [%rd1], 16, 8"));
+    assert!(text.contains("st.param.b32 [fermata_bytes], 8"), "{text}");
+    let text = checked(&format!("{COPY} [%r1], [%rd1], 16, %r2"));
+    for part in [
+        "st.param.b32 [fermata_bytes], %r2",
+        "setp.ne.u32 %fermata_z, %r2, 0",
+        "@%fermata_z call __fermata_check",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = checked(&format!("@!%p1 {COPY} [%r1], [%rd1], 16, %r2"));
+    assert!(
+        text.contains("setp.ne.and.u32 %fermata_z, %r2, 0, !%p1"),
+        "{text}"
+    );
+    let text = checked(&format!("{COPY}.L2::cache_hint [%r1], [%rd1], 16, %rd2"));
+    assert!(text.contains("st.param.b32 [fermata_bytes], 16"), "{text}");
+    let text = checked(&format!("{COPY}.L2::cache_hint [%r1], [%rd1], 16, 4, %rd2"));
+    assert!(text.contains("st.param.b32 [fermata_bytes], 4"), "{text}");
+    let text = checked(&format!("{COPY} [%r1], [%rd1], 16, 0"));
+    assert!(!text.contains("call __fermata_check"), "{text}");
+    for predicate in ["%p2", "!%p2"] {
+        let made = made(&format!("{COPY} [%r1], [%rd1], 16, {predicate}"));
+        assert_eq!(made.refused.len(), 1);
+    }
+}
+
+#[test]
 fn what_cannot_be_checked_is_refused_by_name_and_the_rest_is_kept() {
     let text = ".visible .entry k(.param .u64 p)
         { .reg .b64 %rd<3>; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%rd2], 16; ret; }

@@ -266,7 +266,7 @@ impl<'m> Solver<'m> {
         let Some(at) = at else { return self.opaque() };
         let base = self.value(function, &i.operands[at]);
         let shared = has(i, "shared") || has(i, "shared::cta");
-        let mut result = if shared {
+        let mut result = if shared || base.private {
             self.pools[1].clone()
         } else {
             Provenance::default()

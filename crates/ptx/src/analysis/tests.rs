@@ -101,6 +101,16 @@ fn pointers_kept_in_local_memory_are_followed() {
 }
 
 #[test]
+fn a_pointer_exchanged_in_shared_memory_through_a_generic_address_is_followed() {
+    let found = summary(
+        ".visible .entry k(.param .u64 p) { .shared .align 8 .b8 slot[8]; .reg .b64 %rd<6>;
+        mov.u64 %rd1, slot; cvta.shared.u64 %rd2, %rd1; ld.param.u64 %rd3, [p];
+        st.shared.u64 [%rd1], %rd3; atom.exch.b64 %rd4, [%rd2], 0; st.global.u64 [%rd4], 7; ret; }",
+    );
+    assert!(found.writes.params.contains(&slot(0, 0)));
+}
+
+#[test]
 fn an_indirect_call_is_opaque() {
     let found = summary(
         ".visible .entry k(.param .u64 p) { .reg .b64 %rd<3>; ld.param.u64 %rd1, [p];

@@ -23,7 +23,7 @@ for tool in podman docker; do
     if $tool info >/dev/null 2>&1; then
         build $tool
         container=$($tool create "fermata:$version")
-        trap '$tool rm "$container" >/dev/null; rm -f "$archive.new"' EXIT
+        trap '$tool rm -v "$container" >/dev/null; rm -f "$archive.new"' EXIT
         $tool export "$container" >"$archive.new"
         mv "$archive.new" "$archive"
         exit

@@ -114,6 +114,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
 assert handle.state == "taken" and fermata.checkpoint().state == "failed"
 asked = _session.Handle("c", "")
 asked._take("status c")
+assert asked._state == "taking", "the next look asks again"
+asked._take("checkpoint c auto\n")
 assert asked._state == "failed" and "Too many open files" in str(asked._error), asked._error
 while not looks.empty():
     looks.get()

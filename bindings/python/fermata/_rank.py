@@ -27,7 +27,8 @@ def is_first() -> bool:
     """
     own, outside = _environments()
     for name in _RANKS:
-        rank = own.get(name)
+        # A process that has set its title has overwritten what the kernel shows of its variables.
+        rank = own.get(name) or os.environ.get(name)
         if rank == "0":
             return True
         if rank and outside.get(name) != rank:

@@ -67,7 +67,7 @@ pub(crate) fn text_of(image: &[u8], sm: Option<u32>) -> Option<(Text<'_>, bool)>
 }
 
 /// The variant of the architecture that an image's code for `sm` is for: that of machine code, else that of text to be
-/// compiled. `None` if there are several, or an entry of unknown kind.
+/// compiled. `None` if there are several, or if there is only text and an entry of unknown kind, which may be what runs.
 fn variant_of(image: &[u8], sm: Option<u32>) -> Option<u64> {
     let entries = fatbin::entries(image).ok()?;
     let entries: Vec<&Entry<'_>> = entries.iter().filter(|it| Some(it.sm) == sm).collect();
@@ -76,8 +76,9 @@ fn variant_of(image: &[u8], sm: Option<u32>) -> Option<u64> {
     let known = |it: &&Entry<'_>| matches!(it.kind, Kind::Elf | Kind::Ptx);
     let mut variants = entries.iter().filter(|it| it.kind == runs);
     let first = variants.next()?.variant();
-    let one = variants.all(|it| it.variant() == first) && entries.iter().all(known);
-    one.then_some(first)
+    let one = variants.all(|it| it.variant() == first);
+    let sure = compiled || entries.iter().all(known);
+    (one && sure).then_some(first)
 }
 
 /// Whether the environment has the driver compile texts where there is machine code, too.
@@ -126,6 +127,7 @@ mod tests {
         assert!(!certain(&[(1, 90, 0), (1, 90, A)]).1);
         assert!(!certain(&[(2, 90, 0), (2, 90, A), (1, 90, 0)]).1);
         assert!(!certain(&[(1, 90, 0), (64, 90, 0)]).1);
+        assert!(certain(&[(1, 90, 0), (2, 90, 0), (64, 90, 0)]).1);
         // Code for other architectures does not matter.
         assert_eq!(certain(&[(2, 80, A), (1, 90, 0)]), (0, true));
     }

@@ -154,10 +154,11 @@ pub fn best_ptx<'e, 'a>(entries: &'e [Entry<'a>], sm: u32) -> Option<&'e Entry<'
 }
 
 impl<'a> Entry<'a> {
-    /// Which variant of the architecture it is for: 0 for the plain one, 1 for that with the suffix `a`; what the bits above
-    /// mean is not known. Code for one variant may have been made from another text than that for another.
+    /// Which variant of the architecture it is for: 0 for the plain one, 1 for that with the suffix `a`; what the next bits
+    /// mean is not known. Code for one variant may have been made from another text than that for another. Bits from 24 on tell no
+    /// variant: plain code for sm_100 and sm_120 has one there that its text has not.
     pub fn variant(&self) -> u64 {
-        self.flags >> VARIANT_SHIFT
+        self.flags >> VARIANT_SHIFT & 0xf
     }
 
     /// The payload, unpacked; trailing zero bytes of PTX text are removed.
@@ -293,11 +294,12 @@ mod tests {
 
     #[test]
     fn variants_of_an_architecture_are_told_apart() {
-        let list = [0x11, 0x10_0011, 0x20_0011].map(|flags| (2, 90, flags, vec![0], 0));
+        let flags = [0x11, 0x10_0011, 0x20_0011, 0x100_8011];
+        let list = flags.map(|flags| (2, 90, flags, vec![0], 0));
         let bytes = container(&list);
         let entries = entries(&bytes).unwrap();
         let variants: Vec<u64> = entries.iter().map(Entry::variant).collect();
-        assert_eq!(variants, [0, 1, 2]);
+        assert_eq!(variants, [0, 1, 2, 0]);
     }
 
     #[test]

@@ -264,6 +264,6 @@ pub struct Run {
     /// What the executable graph was made from: its memory stays until the steps are done, even if both are destroyed.
     pub(crate) _root: Arc<Root>,
     /// What the executable graph held when it was launched.
-    pub(crate) _users: Arc<HeldObjects>,
+    pub(crate) users: Arc<HeldObjects>,
     pub(crate) steps: Vec<Work>,
 }

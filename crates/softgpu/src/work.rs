@@ -18,6 +18,7 @@ use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::event::Event;
 use crate::exec::texture::Texture;
 use crate::exec::{Fault, Host, Launch, Reach};
+use crate::graph::HeldObjects;
 use crate::launch;
 use crate::log;
 use crate::memory::{Kind, Protection, Range};
@@ -32,6 +33,14 @@ const POLL: Duration = Duration::from_micros(20);
 const BARRIER: u64 = 64;
 
 impl Work {
+    /// The user objects that it keeps, whose functions are called when it has ended.
+    pub fn held(&self) -> Option<Arc<HeldObjects>> {
+        match self {
+            Self::Graph(run) => Some(Arc::clone(&run.users)),
+            _ => None,
+        }
+    }
+
     /// Checks what a node asks for and makes it ready to run in `context`.
     ///
     /// # Errors

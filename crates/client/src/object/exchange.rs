@@ -85,6 +85,9 @@ pub fn by_private(start: Address, size: u64) {
         let page = (start + at).raw() as usize;
         let to = copy.wrapping_byte_add(at as usize);
         let from: *const u8 = with_exposed_provenance(page);
+        if !is_readable(page, len) {
+            continue;
+        }
         split_off(page, len);
         // SAFETY: both ranges are mapped and `len` long.
         unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), len) };
@@ -96,6 +99,17 @@ pub fn by_private(start: Address, size: u64) {
             // SAFETY: what was not moved is this function's own.
             let _ = unsafe { rustix::mm::munmap(to, len) };
         }
+    }
+}
+
+/// Whether pages can be read: a forked child may not have all that its parent was replacing. Kernels before Linux 5.14 cannot tell,
+/// and there they can.
+fn is_readable(page: usize, len: usize) -> bool {
+    let page = std::ptr::with_exposed_provenance_mut(page);
+    // SAFETY: pages that are not there are an error; the advice changes no content.
+    match unsafe { rustix::mm::madvise(page, len, Advice::LinuxPopulateRead) } {
+        Ok(()) | Err(Errno::INVAL) => true,
+        Err(_) => false,
     }
 }
 
@@ -318,6 +332,28 @@ mod tests {
             std::hint::black_box(word)
         });
         assert_eq!(thread.join().expect("no crash"), 42);
+    }
+
+    /// As in a child that does not inherit a page.
+    #[test]
+    fn pages_that_are_not_there_are_left_alone() {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let size = 4 * PAGE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice, a page of which is taken away again.
+        let memory = unsafe {
+            let at = rustix::mm::mmap_anonymous(null_mut(), size as usize, both, MapFlags::PRIVATE);
+            let at = at.expect("mapped");
+            at.cast::<u8>().write(7);
+            rustix::mm::munmap(at.wrapping_byte_add(3 * PAGE as usize), PAGE as usize)
+                .expect("unmapped");
+            at
+        };
+        by_private(Address::from_raw(memory.expose_provenance() as u64), size);
+        // SAFETY: the pages that are left are the test's own.
+        unsafe {
+            assert_eq!(memory.cast::<u8>().read(), 7);
+            rustix::mm::munmap(memory, 3 * PAGE as usize).expect("unmapped");
+        }
     }
 
     #[test]

@@ -30,11 +30,13 @@ const START_TIME: Duration = Duration::from_secs(60);
 /// CRIU's log has warnings and errors. With more it has several lines for each mapping, and writes each by itself while the
 /// program stands still.
 const WARNINGS: i32 = 2;
+/// How long a program that is ending may take to end.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+/// How long CRIU may take to let go of a program that has been killed.
+const LET_GO: Duration = Duration::from_secs(30);
 /// Names of the steps.
 const BEFORE: &str = "pre-dump";
 const BEHIND: &str = "post-dump";
-/// No step has this name.
-const NONE: &str = "";
 
 /// What is special about a dump.
 #[derive(Debug, Clone, Copy, Default)]
@@ -205,9 +207,16 @@ impl Dumping {
         }
     }
 
-    /// Waits for CRIU's last answer, and lets every step pass.
+    /// Waits for CRIU's last answer, and lets every step pass, whether the program lives or not.
     fn end(&self) -> Result<()> {
-        self.until(NONE, None).map(drop)
+        let socket = self.socket()?;
+        let runs = || self.child.as_ref().is_some_and(proc::runs);
+        loop {
+            match criu::receive(socket, Some(LET_GO), &runs) {
+                Ok(it) if it.r#type() == CriuReqType::Notify => self.answer(true)?,
+                _ => return Ok(()),
+            }
+        }
     }
 
     fn receive(&self, limit: Option<Duration>) -> io::Result<CriuResp> {
@@ -226,7 +235,8 @@ impl Dumping {
     }
 
     fn checked(&self, answer: io::Result<CriuResp>) -> Result<()> {
-        if !matches!(&answer, Ok(it) if it.success) && !self.target.alive() {
+        // A program that is ending makes CRIU fail before it has ended.
+        if !matches!(&answer, Ok(it) if it.success) && self.target.ends_within(LAST_MOMENT) {
             return Err(ended(self.target.pid));
         }
         let log = self.dir.join(DUMP_LOG);

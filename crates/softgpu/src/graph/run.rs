@@ -12,7 +12,7 @@ impl Run {
     pub fn new(root: &Arc<Root>, users: Arc<HeldObjects>, steps: Vec<Work>) -> Self {
         Self {
             _root: Arc::clone(root),
-            _users: users,
+            users,
             steps,
         }
     }

@@ -34,6 +34,25 @@ unsafe extern "C" {
     ) -> CUresult;
 }
 
+/// Bytes of the memory.
+const SIZE: usize = 2 << 20;
+
+/// Memory on the device that can be shared as `kind`.
+fn create(kind: CUmemAllocationHandleType) -> CUmemGenericAllocationHandle {
+    let prop = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: kind,
+        location: CUmemLocation {
+            type_: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: 0,
+        },
+        ..Default::default()
+    };
+    let mut memory = 0;
+    ok!(cuMemCreate(&mut memory, SIZE, &prop, 0));
+    memory
+}
+
 fn context() {
     let mut context = std::ptr::null_mut();
     ok!(cuInit(0));
@@ -45,17 +64,7 @@ fn context() {
 fn shares() {
     context();
     let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let prop = CUmemAllocationProp {
-        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: kind,
-        location: CUmemLocation {
-            type_: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: 0,
-        },
-        ..Default::default()
-    };
-    let mut memory = 0;
-    ok!(cuMemCreate(&mut memory, 2 << 20, &prop, 0));
+    let memory = create(kind);
     let mut descriptor: c_int = -1;
     let to = std::ptr::from_mut(&mut descriptor).cast();
     ok!(cuMemExportToShareableHandle(to, memory, kind, 0));
@@ -125,21 +134,13 @@ fn buffer_id(address: CUdeviceptr) -> u64 {
 #[ignore = "a program for its stage"]
 fn identifies() {
     context();
-    let prop = CUmemAllocationProp {
-        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: CUmemLocation {
-            type_: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: 0,
-        },
-        ..Default::default()
-    };
-    let (mut memory, mut start) = (0, 0);
-    ok!(cuMemCreate(&mut memory, 2 << 20, &prop, 0));
-    ok!(cuMemAddressReserve(&mut start, 4 << 20, 0, 0, 0));
-    ok!(cuMemMap(start, 2 << 20, 0, memory, 0));
-    ok!(cuMemMap(start + (2 << 20), 2 << 20, 0, memory, 0));
+    let memory = create(CU_MEM_HANDLE_TYPE_NONE);
+    let mut start = 0;
+    ok!(cuMemAddressReserve(&mut start, 2 * SIZE, 0, 0, 0));
+    ok!(cuMemMap(start, SIZE, 0, memory, 0));
+    ok!(cuMemMap(start + SIZE as u64, SIZE, 0, memory, 0));
     let mapped = buffer_id(start);
-    assert_eq!(buffer_id(start + (2 << 20)), mapped);
+    assert_eq!(buffer_id(start + SIZE as u64), mapped);
     // More than the number of the memory's handle, which allocations are not counted up to in step with.
     for _ in 0..memory + 16 {
         let mut address = 0;
@@ -165,18 +166,9 @@ unsafe extern "C" {
 #[test]
 #[ignore = "a program for its stage"]
 fn retains() {
-    const SIZE: usize = 2 << 20;
     context();
-    let prop = CUmemAllocationProp {
-        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: CUmemLocation {
-            type_: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: 0,
-        },
-        ..Default::default()
-    };
-    let (mut memory, mut start) = (0, 0);
-    ok!(cuMemCreate(&mut memory, SIZE, &prop, 0));
+    let memory = create(CU_MEM_HANDLE_TYPE_NONE);
+    let mut start = 0;
     ok!(cuMemAddressReserve(&mut start, 2 * SIZE, 0, 0, 0));
     ok!(cuMemMap(start, SIZE, 0, memory, 0));
     ok!(cuMemRelease(memory));

@@ -468,6 +468,11 @@ pub(crate) mod scene {
         Daemon::new(paths, folder.join("fermatad"), log)
     }
 
+    /// A session without a program, in a folder of its own.
+    pub(crate) fn session(folder: &Path) -> Arc<Session> {
+        Session::new(plan("x".to_owned(), folder.join("x"))).expect("made")
+    }
+
     pub(crate) fn plan(name: String, dir: PathBuf) -> Plan {
         Plan {
             name,

@@ -162,8 +162,7 @@ mod tests {
     #[test]
     fn a_stop_does_not_cut_off_the_data_of_a_restore_that_it_has_waited_for() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let (asks, asking) = channel();
         let taken = std::thread::scope(|scope| {
             // A restore, which has the turn until its program runs.
@@ -195,8 +194,7 @@ mod tests {
     #[test]
     fn a_stop_asks_the_workers_whether_their_data_is_here() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let (worker, other) = played();
         let process = ProcessId::of(std::process::id()).expect("it runs");
         session.lock().member_or_new(process).worker = Some(worker);

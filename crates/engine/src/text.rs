@@ -87,28 +87,40 @@ pub(crate) fn compiles() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(crate) mod scene {
+    use super::FATBIN_MAGIC;
 
-    /// A fat binary of entries: kind, architecture, flags. The content of each is a text.
-    fn fat(entries: &[(u16, u32, u64)]) -> Vec<u8> {
-        let text = b".version 8.0\n";
+    /// A fat binary of unpacked entries: kind, architecture, flags, contents.
+    pub(crate) fn fat<'c>(entries: impl Iterator<Item = (u16, u32, u64, &'c [u8])>) -> Vec<u8> {
         let mut body = Vec::new();
-        for (kind, sm, flags) in entries {
+        for (kind, sm, flags, contents) in entries {
             let mut head = [0u8; 0x40];
             head[..2].copy_from_slice(&kind.to_le_bytes());
             head[4..8].copy_from_slice(&0x40u32.to_le_bytes());
-            head[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
+            head[8..16].copy_from_slice(&(contents.len() as u64).to_le_bytes());
             head[0x1c..0x20].copy_from_slice(&sm.to_le_bytes());
             head[0x28..0x30].copy_from_slice(&flags.to_le_bytes());
             body.extend(head);
-            body.extend(text);
+            body.extend(contents);
         }
         let mut image = FATBIN_MAGIC.to_vec();
         image.extend([1, 0, 16, 0]);
         image.extend((body.len() as u64).to_le_bytes());
         image.extend(body);
         image
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fat binary of entries: kind, architecture, flags. The content of each is a text.
+    fn fat(entries: &[(u16, u32, u64)]) -> Vec<u8> {
+        let entries = entries
+            .iter()
+            .map(|(kind, sm, flags)| (*kind, *sm, *flags, &b".version 8.0\n"[..]));
+        scene::fat(entries)
     }
 
     #[test]

@@ -47,7 +47,7 @@ driver_api! {
         if flags & sys::CU_GRAPH_USER_OBJECT_MOVE == 0 {
             session.graphs.objects.retain(of(object), count)?;
         }
-        held.add(&way, of(object), count)
+        held.add(&way, of(object), count).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuGraphReleaseUserObject(graph: sys::CUgraph, object: sys::CUuserObject, count: c_uint) {
@@ -55,7 +55,7 @@ driver_api! {
         {
             let mut graphs = session.graphs.lock();
             let (held, way) = graphs.held_mut(of(graph))?;
-            held.subtract(&way, of(object), count)?;
+            held.subtract(&way, of(object), count).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         }
         session.graphs.objects.release(of(object), count)
     }

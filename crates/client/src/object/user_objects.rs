@@ -10,12 +10,12 @@
 //! is asked, because the thread for host callbacks takes it.
 
 use core::ffi::c_void;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fermata_abi::op::{StreamRef, UserObjectId};
 use fermata_abi::sys::driver as sys;
-use fermata_graph::NodeId;
+use fermata_graph::Held;
 use parking_lot::Mutex;
 
 use crate::handles;
@@ -83,15 +83,15 @@ impl UserObjects {
 
     /// Adds as many references as are held.
     pub fn retain_all(&self, held: &HeldObjects) {
-        for ((_, object), count) in &held.0 {
+        for (object, count) in held.objects() {
             // An object the program has released too often is gone already.
-            let _ = self.retain(*object, *count);
+            let _ = self.retain(object, count);
         }
     }
 
     /// Removes the references that were held.
     pub fn release_all(&self, held: HeldObjects) {
-        for ((_, object), count) in held.0 {
+        for (object, count) in held.objects() {
             // As in `retain_all`.
             let _ = self.release(object, count);
         }
@@ -121,91 +121,5 @@ unsafe extern "C" fn release_boxed(data: *mut c_void) {
     objects.release_all(held);
 }
 
-/// The references that a graph holds, by the way to the graph inside it that was given them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HeldObjects(BTreeMap<(Vec<NodeId>, UserObjectId), u32>);
-
-impl HeldObjects {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Adds references of the graph at `way`.
-    pub fn add(&mut self, way: &[NodeId], object: UserObjectId, count: u32) -> Result {
-        let held = self.0.entry((way.to_vec(), object)).or_insert(0);
-        *held = held
-            .checked_add(count)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        Ok(())
-    }
-
-    /// Removes references of the graph at `way`, which must have as many.
-    pub fn subtract(&mut self, way: &[NodeId], object: UserObjectId, count: u32) -> Result {
-        let key = (way.to_vec(), object);
-        let held = self.0.get_mut(&key).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        *held = held
-            .checked_sub(count)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        if *held == 0 {
-            self.0.remove(&key);
-        }
-        Ok(())
-    }
-
-    /// The references of the graph at `way` and of all inside it, as that graph names them.
-    pub fn inside(&self, way: &[NodeId]) -> Self {
-        let from_there = |((path, object), count): (&(Vec<NodeId>, UserObjectId), &u32)| {
-            let path = path.strip_prefix(way)?.to_vec();
-            Some(((path, *object), *count))
-        };
-        Self(self.0.iter().filter_map(from_there).collect())
-    }
-
-    /// Replaces the references of the graph at `way` and of all inside it by `held`, and returns those that it had.
-    #[must_use]
-    pub fn exchange(&mut self, way: &[NodeId], held: Self) -> Self {
-        let before = self.inside(way);
-        self.0.retain(|(path, _), _| !path.starts_with(way));
-        for ((path, object), count) in held.0 {
-            self.0.insert(([way, &path].concat(), object), count);
-        }
-        before
-    }
-
-    /// The same references with the ways that `renamed` returns.
-    pub fn renamed(&self, renamed: impl Fn(&[NodeId]) -> Option<Vec<NodeId>>) -> Self {
-        let mut all = Self::default();
-        for ((path, object), count) in &self.0 {
-            let path = renamed(path).unwrap_or_default();
-            let held = all.0.entry((path, *object)).or_insert(0);
-            *held = held.saturating_add(*count);
-        }
-        all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn references_of_a_graph_inside_go_with_it() {
-        let (object, way) = (UserObjectId::from_raw(16), [NodeId(3)]);
-        let mut child = HeldObjects::default();
-        child.add(&[], object, 2).unwrap();
-        child.add(&[NodeId(1)], object, 5).unwrap();
-        let mut graph = HeldObjects::default();
-        graph.add(&[], object, 1).unwrap();
-        assert!(graph.exchange(&way, child.clone()).is_empty());
-        assert_eq!(graph.inside(&way), child);
-        assert_eq!(graph.inside(&[]), graph);
-        graph.subtract(&way, object, 2).unwrap();
-        assert!(graph.subtract(&way, object, 1).is_err());
-        assert!(graph.subtract(&[], object, 2).is_err());
-        let mut rest = HeldObjects::default();
-        rest.add(&[NodeId(1)], object, 5).unwrap();
-        assert_eq!(graph.exchange(&way, HeldObjects::default()), rest);
-        assert!(graph.inside(&way).is_empty() && !graph.is_empty());
-    }
-}
+/// The references that a graph or an executable graph holds.
+pub type HeldObjects = Held<UserObjectId>;

@@ -412,8 +412,7 @@ mod tests {
     #[test]
     fn the_end_of_a_connection_does_not_part_a_process_that_has_another() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let (worker, other) = played();
         let process = ProcessId::of(std::process::id()).expect("it runs");
         let attach = || {

@@ -134,8 +134,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_as_it_comes_back_leaves_its_session() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let mut program = Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()

@@ -97,8 +97,7 @@ mod tests {
     #[test]
     fn a_worker_that_cannot_begin_to_load_keeps_no_other_one_waiting() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let waits = || !session.dir.join(LOAD_FAILED).exists();
         let (worker, other) = played();
         let failure = std::thread::scope(|scope| {

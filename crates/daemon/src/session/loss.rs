@@ -63,8 +63,7 @@ mod tests {
     #[test]
     fn a_worker_that_is_lost_while_its_process_comes_back_stays_lost() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::new(scene::plan("x".to_owned(), folder.path().join("x")));
-        let session = session.expect("made");
+        let session = scene::session(folder.path());
         let (worker, other) = played();
         let process = ProcessId::of(std::process::id()).expect("it runs");
         session.lock().member_or_new(process).worker = Some(worker.clone());

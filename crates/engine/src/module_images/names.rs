@@ -219,6 +219,7 @@ fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::scene;
 
     fn names(image: &[u8]) -> Vec<String> {
         let mut names = BTreeSet::new();
@@ -273,21 +274,10 @@ mod tests {
 
     /// A fat binary of unpacked entries: kind, architecture, contents.
     fn fat(parts: &[(u16, u32, &[u8])]) -> Vec<u8> {
-        let mut body = Vec::new();
-        for (kind, sm, contents) in parts {
-            let mut head = [0u8; 0x40];
-            head[..2].copy_from_slice(&kind.to_le_bytes());
-            head[4..8].copy_from_slice(&0x40u32.to_le_bytes());
-            head[8..16].copy_from_slice(&(contents.len() as u64).to_le_bytes());
-            head[0x1c..0x20].copy_from_slice(&sm.to_le_bytes());
-            body.extend(head);
-            body.extend(*contents);
-        }
-        let mut image = FATBIN_MAGIC.to_vec();
-        image.extend([1, 0, 16, 0]);
-        image.extend((body.len() as u64).to_le_bytes());
-        image.extend(body);
-        image
+        let parts = parts
+            .iter()
+            .map(|(kind, sm, contents)| (*kind, *sm, 0, *contents));
+        scene::fat(parts)
     }
 
     #[test]

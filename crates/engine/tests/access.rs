@@ -34,6 +34,20 @@ fn around(addresses: &[u64]) -> Vec<Target> {
         .collect()
 }
 
+/// The launch of an executable graph that the session knows.
+fn known(bench: &mut Bench, exec: ExecId, graph: Graph) -> Op<'static> {
+    let record = Executable {
+        context: CONTEXT,
+        flags: 0,
+        graph,
+    };
+    bench.site.session.executables.insert(exec, record).unwrap();
+    Op::GraphLaunch {
+        exec,
+        stream: LEGACY,
+    }
+}
+
 #[test]
 fn pointers_in_a_structure_and_arithmetic_on_them_are_followed() {
     let mut bench = bench();
@@ -135,17 +149,7 @@ fn a_word_that_was_seen_to_do_no_harm_is_only_read() {
     // In a graph as by itself, also in one that was known before.
     let other = bench.allocate(64);
     let graph = graph(function, &params(a, b), other, (other, other));
-    let (exec, context) = (ExecId::from_raw(0x9020), CONTEXT);
-    let record = Executable {
-        context,
-        flags: 0,
-        graph,
-    };
-    bench.site.session.executables.insert(exec, record).unwrap();
-    let call = Op::GraphLaunch {
-        exec,
-        stream: LEGACY,
-    };
+    let call = known(&mut bench, ExecId::from_raw(0x9020), graph);
     let around_in = |predictor: &mut Predictor| {
         let mut writes = predictor.predict(&call, &bench.site).writes;
         writes.retain(|it| matches!(it, Target::Around(_)));
@@ -292,17 +296,7 @@ fn a_pointer_beside_memory_names_it_or_leaves_the_set_open() {
         attributes: Vec::new(),
     };
     graph.add(NodeKind::Kernel(node), &[]).unwrap();
-    let exec = ExecId::from_raw(0x9040);
-    let record = Executable {
-        context: CONTEXT,
-        flags: 0,
-        graph,
-    };
-    bench.site.session.executables.insert(exec, record).unwrap();
-    let call = Op::GraphLaunch {
-        exec,
-        stream: LEGACY,
-    };
+    let call = known(&mut bench, ExecId::from_raw(0x9040), graph);
     let mut predictor = Predictor::default();
     let found = predictor.predict(&call, &bench.site);
     assert_eq!(found.reads, around(&[end - 1]));
@@ -420,17 +414,8 @@ fn a_replayed_kernel_finds_the_table_as_it_is_now() {
     let [table, a, b, other] = [64, 64, 64, 64].map(|size| bench.allocate(size));
     let (exec, params) = (ExecId::from_raw(0x9010), block(&[table, 0]));
     let graph = graph(function, &params, other, (other, other));
-    let record = Executable {
-        context: CONTEXT,
-        flags: 0,
-        graph,
-    };
-    bench.site.session.executables.insert(exec, record).unwrap();
+    let call = known(&mut bench, exec, graph);
     let mut predictor = Predictor::default();
-    let call = Op::GraphLaunch {
-        exec,
-        stream: LEGACY,
-    };
     for target in [a, b] {
         bench
             .site
@@ -562,18 +547,9 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     let first = graph(function, &params, b, (c, d));
     let live = &mut bench.site.live;
     live.instantiate(exec, CONTEXT, &first, 0).unwrap();
-    let record = Executable {
-        context: CONTEXT,
-        flags: 0,
-        graph: first,
-    };
-    bench.site.session.executables.insert(exec, record).unwrap();
+    let call = known(&mut bench, exec, first);
 
     let mut predictor = Predictor::default();
-    let call = Op::GraphLaunch {
-        exec,
-        stream: LEGACY,
-    };
     let exactly = |start, len| Target::Exactly(Range { start, len });
     let mut found = predictor.predict(&call, &bench.site);
     found.writes.sort();

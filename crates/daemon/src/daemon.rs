@@ -414,7 +414,10 @@ fn prune(sessions: &mut BTreeMap<String, Arc<Session>>) {
 /// `NotFound` or `NotCheckpointable`.
 pub fn check_running(session: &Session) -> Result<()> {
     let name = &session.name;
-    let state = session.lock().state;
+    let (state, note) = {
+        let inner = session.lock();
+        (inner.state, inner.note.clone())
+    };
     match state {
         SessionState::Running => Ok(()),
         SessionState::Exited => Err(fail(
@@ -422,10 +425,10 @@ pub fn check_running(session: &Session) -> Result<()> {
             format!("session `{name}` has ended"),
         )),
         SessionState::Lost => {
-            let message = format!("session `{name}` has lost its worker");
-            Err(fail(FailureKind::NotCheckpointable, message).hint(format!(
-                "`fermata ps` says why; end it with `fermata kill {name}`"
-            )))
+            let why = note.map(|it| format!(": {it}")).unwrap_or_default();
+            let message = format!("session `{name}` has lost its worker{why}");
+            let hint = format!("end it with `fermata kill {name}`");
+            Err(fail(FailureKind::NotCheckpointable, message).hint(hint))
         }
         SessionState::Orphaned => {
             let message = format!(

@@ -15,7 +15,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
@@ -310,16 +310,20 @@ fn serve(worker: &Worker, ends: &AttachmentEnds) -> Result<()> {
 /// No thread can be started.
 pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
     let gone = Arc::downgrade(session);
+    let (attaching, attached) = channel::<()>();
     let agent = Agent::start(arrival, move |process, link| {
+        // A process may end at once. The session cannot note that before it has it.
+        let _ = attached.recv();
         if let Some(session) = gone.upgrade() {
             session.agent_gone(process, link);
         }
     })?;
     session.attached(agent.clone(), worker.clone());
-    let watched = Arc::downgrade(session);
+    drop(attaching);
+    let (watched, lost) = (Arc::downgrade(session), Arc::downgrade(worker));
     worker.watch(move |reason| {
         if let Some(session) = watched.upgrade() {
-            session.worker_lost(&reason);
+            session.loses(&lost, &reason);
         }
     });
     Ok(agent)
@@ -327,14 +331,15 @@ pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use fermata_control::Connection;
     use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+    use fermata_control::user::SessionState;
 
     use super::*;
+    use crate::agent::scene as agents;
     use crate::daemon::scene;
+    use crate::session::Inner;
     use crate::worker::scene::played;
 
     const WORDS: usize = wake_block::BYTES / 4;
@@ -382,15 +387,7 @@ mod tests {
                 // Its first attempts fail.
                 woken();
                 woken();
-                let (_other, link) = UnixStream::pair().expect("sockets");
-                let arrival = Arrival {
-                    visible: None,
-                    link: Connection::new(link.into(), "the program"),
-                    process: detached.process,
-                    inner_pid: 1,
-                    wake_block: at,
-                    says_mapped: true,
-                };
+                let (arrival, _other) = agents::arrival(at);
                 let mut inner = session.lock();
                 let member = inner.member(detached.process);
                 let expected = member.and_then(|it| it.expected.take());
@@ -416,15 +413,7 @@ mod tests {
         let (worker, other) = played();
         let process = ProcessId::of(std::process::id()).expect("it runs");
         let attach = || {
-            let (program, link) = UnixStream::pair().expect("sockets");
-            let arrival = Arrival {
-                visible: None,
-                link: Connection::new(link.into(), "the program"),
-                process,
-                inner_pid: 1,
-                wake_block: 0,
-                says_mapped: true,
-            };
+            let (arrival, program) = agents::arrival(0);
             (adopt(&session, arrival, &worker).expect("adopted"), program)
         };
         let served = || session.lock().workers().len();
@@ -441,6 +430,30 @@ mod tests {
         assert_eq!(served(), 1);
         let asked = other.recv(Duration::from_millis(1));
         asked.expect_err("the worker that serves the process is not to end");
+        session.ended(None);
+    }
+
+    #[test]
+    fn a_process_that_ends_as_it_attaches_leaves_its_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        for _ in 0..100 {
+            let (worker, _other) = played();
+            let (arrival, program) = agents::arrival(0);
+            drop(program);
+            // Its end and its arrival meet here.
+            let held = session.lock();
+            std::thread::scope(|scope| {
+                let come = scope.spawn(|| adopt(&session, arrival, &worker));
+                std::thread::sleep(Duration::from_millis(1));
+                drop(held);
+                come.join().expect("ended").expect("adopted");
+            });
+            let is_gone = |inner: &Inner| inner.members.is_empty().then_some(());
+            let gone = session.wait_for(Duration::from_secs(60), is_gone);
+            assert!(gone.is_some(), "a process that has ended is served");
+        }
+        assert_eq!(session.lock().state, SessionState::Running);
         session.ended(None);
     }
 }

@@ -286,24 +286,35 @@ impl Agent {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod scene {
     use std::os::unix::net::UnixStream;
 
+    use super::*;
+
+    /// The agent of this process, whose wake block is at that address; and the program's end of its connection.
+    pub(crate) fn arrival(wake_block: u64) -> (Arrival, UnixStream) {
+        let (program, link) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival {
+            link: Connection::new(link.into(), "the program"),
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            inner_pid: 1,
+            wake_block,
+            says_mapped: true,
+            visible: None,
+        };
+        (arrival, program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// An agent, and the program's end of its connection.
     fn pair() -> (Arc<Agent>, Connection<ToAgent, FromAgent>) {
-        let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let arrival = Arrival {
-            visible: None,
-            link: Connection::new(ours.into(), "the program"),
-            process: ProcessId::of(std::process::id()).expect("it runs"),
-            inner_pid: 1,
-            wake_block: 0,
-            says_mapped: true,
-        };
+        let (arrival, theirs) = scene::arrival(0);
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_, _| {}).expect("listens");
         (agent, program)

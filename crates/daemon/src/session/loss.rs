@@ -2,14 +2,30 @@
 //!
 //! A loss may be noted while the session is stopped or restored. So when it runs again, its workers are asked.
 
+use std::sync::{Arc, Weak};
+
 use fermata_control::user::SessionState;
 
-use super::{Inner, Session};
+use super::{Inner, Locked, Session};
+use crate::worker::Worker;
 
 impl Session {
-    /// Notes that a worker is lost, for `reason`.
+    /// Notes that a worker is lost, for `reason`. One that the session does not have any more, because its process has ended, is no
+    /// loss.
+    pub fn loses(&self, worker: &Weak<Worker>, reason: &str) {
+        let inner = self.lock();
+        let is_lost = |it: &Arc<Worker>| std::ptr::eq(Arc::as_ptr(it), worker.as_ptr());
+        if inner.workers().iter().any(is_lost) {
+            self.note_loss(inner, reason);
+        }
+    }
+
+    /// Notes that a process of the session cannot be served any more, for `reason`.
     pub fn worker_lost(&self, reason: &str) {
-        let mut inner = self.lock();
+        self.note_loss(self.lock(), reason);
+    }
+
+    fn note_loss(&self, mut inner: Locked<'_>, reason: &str) {
         inner.lose(reason);
         drop(inner);
         self.save();
@@ -77,5 +93,21 @@ mod tests {
         let inner = session.lock();
         assert_eq!(inner.state, SessionState::Lost);
         assert_eq!(inner.note, worker.lost());
+    }
+
+    #[test]
+    fn a_worker_that_ends_after_its_process_is_no_loss() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let (worker, _other) = played();
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        session.lock().member_or_new(process).worker = Some(worker.clone());
+        session.process_gone(process);
+        session.loses(&Arc::downgrade(&worker), "its process has ended");
+        assert_eq!(session.lock().state, SessionState::Running);
+        session.lock().member_or_new(process).worker = Some(worker.clone());
+        session.loses(&Arc::downgrade(&worker), "a fault");
+        assert_eq!(session.lock().state, SessionState::Lost);
+        session.ended(None);
     }
 }

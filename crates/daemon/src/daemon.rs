@@ -460,13 +460,18 @@ pub(crate) mod scene {
 
     /// A daemon without sockets, in a folder of its own.
     pub(crate) fn daemon(folder: &Path) -> Arc<Daemon> {
+        fs::create_dir(folder.join("run")).expect("made");
+        daemon_again(folder)
+    }
+
+    /// The next daemon in that folder.
+    pub(crate) fn daemon_again(folder: &Path) -> Arc<Daemon> {
         let paths = Paths {
             runtime: folder.join("run"),
             images: folder.join("images"),
             home: folder.join("home"),
             logs: None,
         };
-        fs::create_dir(&paths.runtime).expect("made");
         let log = folder.join("run/log");
         Daemon::new(paths, folder.join("fermatad"), log)
     }

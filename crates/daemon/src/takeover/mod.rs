@@ -4,6 +4,7 @@ pub mod returning;
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use fermata_control::user::SessionState;
@@ -51,10 +52,13 @@ impl Daemon {
                         .spawn(move || watch(&watched));
                 }
                 let (daemon, left) = (self.clone(), session.clone());
+                let (claims, claimed) = channel();
                 // Without this thread, it stays parked until it is killed.
                 let _ = std::thread::Builder::new()
                     .name("orphan-release".into())
-                    .spawn(move || daemon.release(&left));
+                    .spawn(move || daemon.release(&left, claims));
+                // A command that asks for it must come after this thread.
+                let _ = claimed.recv();
             } else if !over {
                 session.ended(None);
             } else {
@@ -64,12 +68,21 @@ impl Daemon {
     }
 
     /// Continues a session of an earlier daemon. A half restored program is ended, unless it is being rolled back; all others go
-    /// on.
-    fn release(self: &Arc<Self>, session: &Arc<Session>) {
+    /// on. Drops `claims` once no command for the session can come before this.
+    fn release(self: &Arc<Self>, session: &Arc<Session>, claims: Sender<()>) {
         let (state, again) = {
             let inner = session.lock();
             (inner.state, inner.again.clone())
         };
+        if state == SessionState::Paused {
+            // Workers that the dead daemon had still to end, or that had begun to load, share memory with each other. Those of a
+            // resumption would find what they share.
+            let _busy = session.busy.lock();
+            drop(claims);
+            session.end_workers();
+            return;
+        }
+        drop(claims);
         match (state, again) {
             (SessionState::Restoring, Some(reason)) => {
                 rollback::start_again(self, session, &reason);
@@ -79,11 +92,6 @@ impl Daemon {
                 let _ = session.signal(rustix::process::Signal::KILL.as_raw());
             }
             (SessionState::Orphaned, _) => returning::join(self, session),
-            // Ends workers that the dead daemon had still to end, or that had begun to load.
-            (SessionState::Paused, _) => {
-                let _busy = session.busy.lock();
-                session.end_workers();
-            }
             _ => {}
         }
     }
@@ -156,5 +164,38 @@ mod tests {
         let removed = next.wait_for(PATIENCE, |inner| inner.entry.is_none().then_some(()));
         removed.expect("the next daemon removes it");
         assert!(!entry.data.folder.exists());
+    }
+    #[test]
+    fn nobody_resumes_a_session_beside_workers_of_an_earlier_daemon() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let sleeper = || {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("600").spawn().expect("started")
+        };
+        let (mut program, mut worker) = (sleeper(), sleeper());
+        let process = ProcessId::of(worker.id()).expect("it runs");
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Paused;
+            inner.root = ProcessId::of(program.id());
+            inner.leaving.push(process);
+            let mut entry = Entry::plan(&daemon, &session, None).expect("planned");
+            entry.complete = true;
+            inner.entry = Some(entry);
+        }
+        session.note_down().expect("noted down");
+        let next = scene::daemon_again(folder.path());
+        next.adopt();
+        let found = next.session("x").expect("found");
+        let turn = crate::turn::Turn::take(&found).expect("taken");
+        assert!(!process.alive(), "a resumption would meet it");
+        drop(turn);
+        program.kill().expect("killed");
+        program.wait().expect("collected");
+        worker.wait().expect("collected");
+        let ended = found.wait(PATIENCE);
+        assert!(ended, "its program has ended");
     }
 }

@@ -173,7 +173,14 @@ impl Sharing {
             stream.write_all(&from.buffer.to_le_bytes())?;
             receive(stream)
         };
-        match ask(&mut stream).map_err(ShareError::Ask)? {
+        // It may end with the question in its socket.
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => ShareError::Ended,
+            _ => ShareError::Ask(error),
+        };
+        match ask(&mut stream).map_err(failed)? {
             (YES, descriptor) => Ok(descriptor),
             _ => Err(ShareError::Freed),
         }
@@ -223,6 +230,7 @@ mod tests {
     use fermata_abi::op::MemoryId;
     use std::fs::File;
     use std::io::Read;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -298,6 +306,28 @@ mod tests {
             other.fetch(&from(OWN, 2)),
             Err(ShareError::Outside)
         ));
+    }
+
+    #[test]
+    fn a_worker_that_ends_while_it_is_asked_is_waited_for_as_one_that_has_ended() {
+        let here = tempfile::tempdir().unwrap();
+        let mut other = Sharing::default();
+        other.set_folder(here.path(), FAILED);
+        for takes in [false, true] {
+            let (_folder, path) = short(here.path(), &name(&OWN)).unwrap();
+            let listener = UnixListener::bind(&path).unwrap();
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| other.fetch(&from(OWN, 1)).map(drop));
+                let (mut stream, _) = listener.accept().unwrap();
+                if takes {
+                    stream.read_exact(&mut [0; 9]).unwrap();
+                }
+                drop(stream);
+                let ended = asked.join().unwrap();
+                assert!(matches!(ended, Err(ShareError::Ended)), "{ended:?}");
+            });
+            std::fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]

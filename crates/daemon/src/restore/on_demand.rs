@@ -129,8 +129,11 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
 
 /// Asks a worker for its progress; true if no more data comes from it.
 fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
-    let restoring = ask(worker).map_err(|failure| failure.message)?;
+    let asked = ask(worker);
     let mut inner = session.lock();
+    if !inner.is_coming() {
+        return Ok(true);
+    }
     let Some(behind) = &mut inner.behind else {
         return Ok(true);
     };
@@ -139,9 +142,10 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
         .iter_mut()
         .find(|it| Arc::ptr_eq(&it.worker, worker))
     else {
-        // Its process has ended.
+        // Its process has ended, and the worker with it: that it does not answer is no failure.
         return Ok(true);
     };
+    let restoring = asked.map_err(|failure| failure.message)?;
     if !restoring.misses.is_empty() {
         part.arrival.misses.clone_from(&restoring.misses);
     }
@@ -198,4 +202,85 @@ fn still_coming(session: &Session) -> Failure {
         session.name
     );
     fail(FailureKind::Locked, message).hint("try again later, or restore with `--eager`")
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_control::Connection;
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::proc::ProcessId;
+    use crate::worker::scene::played;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The worker's end of the daemon's connection.
+    type End = Connection<ToWorker, FromWorker>;
+
+    /// The process with this number in a test; no process has it.
+    fn process(number: u64) -> ProcessId {
+        ProcessId {
+            start: number,
+            ..ProcessId::ENDED
+        }
+    }
+
+    /// A session with these members, to whose workers data is coming.
+    fn coming(session: &Session, workers: &[&Arc<Worker>], resumed: bool) {
+        let mut inner = session.lock();
+        let mut parts = Vec::new();
+        for (worker, number) in workers.iter().zip(0..) {
+            let worker = Arc::clone(worker);
+            inner.member_or_new(process(number)).worker = Some(Arc::clone(&worker));
+            let arrival = arrival(&all_here(), ArrivalStand::Coming, 0.0);
+            parts.push(Part { worker, arrival });
+        }
+        inner.behind = Some(Behind {
+            stand: ArrivalStand::Coming,
+            resumed,
+            parts,
+        });
+    }
+
+    fn all_here() -> Restoring {
+        Restoring {
+            done: 1,
+            total: 1,
+            seconds: 0.0,
+            steps: Vec::new(),
+            stand: Stand::Complete,
+            misses: Vec::new(),
+        }
+    }
+
+    fn is_asked(end: &End) {
+        let (asked, _) = end.recv(PATIENCE).expect("asked");
+        assert_eq!(asked, ToWorker::Restoring);
+    }
+
+    fn answer(end: &End) {
+        let answer = FromWorker::Restoring(all_here());
+        end.send(&answer, &[]).expect("sent");
+    }
+
+    #[test]
+    fn a_process_that_ends_while_data_comes_does_not_cost_the_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let ((first, end), (second, _second_end)) = (played(), played());
+        coming(&session, &[&first, &second], true);
+        let watched = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                is_asked(&end);
+                // The second worker, which is asked next, has ended then.
+                session.process_gone(process(1));
+                answer(&end);
+            });
+            watch(&session)
+        });
+        watched.expect("the process of the second worker has ended");
+        assert!(!session.lock().is_coming());
+        assert_eq!(session.lock().workers().len(), 1);
+    }
 }

@@ -106,18 +106,18 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
         let workers: Vec<_> = {
             let inner = session.lock();
             let behind = inner.behind.as_ref().filter(|_| inner.is_coming());
-            let Some(behind) = behind else { return Ok(()) };
+            let Some(behind) = behind else {
+                drop(inner);
+                return completed(session);
+            };
             behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
         let mut complete = true;
         for worker in &workers {
             complete &= look(session, worker)?;
         }
-        if let (true, Some(behind)) = (complete, &mut session.lock().behind) {
-            if behind.stand == ArrivalStand::Coming {
-                behind.stand = ArrivalStand::Complete;
-            }
-            return Ok(());
+        if complete {
+            return completed(session);
         }
         let turn = TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))];
         // A worker reports its progress only when asked. The loss of the first worker ends the pause.
@@ -125,6 +125,28 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
             worker.pause(turn);
         }
     }
+}
+
+/// Notes that all data is present, and the losses that were not noted while a rollback was possible. Fails if a worker that has
+/// brought data is lost: who has noticed that before now expects a rollback.
+fn completed(session: &Session) -> std::result::Result<(), String> {
+    let mut inner = session.lock();
+    let rolls_back = inner.rolls_back();
+    let is_coming = inner.is_coming();
+    if let Some(behind) = inner.behind.as_mut().filter(|_| is_coming) {
+        let lost = behind.parts.iter().find_map(|it| it.worker.lost());
+        if let Some(reason) = lost.filter(|_| rolls_back) {
+            return Err(format!("the session's worker is lost: {reason}"));
+        }
+        if behind.stand == ArrivalStand::Coming {
+            behind.stand = ArrivalStand::Complete;
+        }
+    }
+    inner.note_losses();
+    drop(inner);
+    session.save();
+    session.announce();
+    Ok(())
 }
 
 /// Asks a worker for its progress; true if no more data comes from it.
@@ -207,6 +229,7 @@ fn still_coming(session: &Session) -> Failure {
 #[cfg(test)]
 mod tests {
     use fermata_control::Connection;
+    use fermata_control::user::SessionState;
 
     use super::*;
     use crate::daemon::scene;
@@ -282,5 +305,60 @@ mod tests {
         watched.expect("the process of the second worker has ended");
         assert!(!session.lock().is_coming());
         assert_eq!(session.lock().workers().len(), 1);
+    }
+
+    /// Returns when the session's daemon has noticed the loss of that worker.
+    fn is_lost(worker: &Worker) {
+        while worker.lost().is_none() {
+            worker.pause(PATIENCE);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_brings_no_data_and_is_lost_meanwhile_is_a_loss_once_all_data_is_here() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let ((first, end), (later, later_end)) = (played(), played());
+        coming(&session, &[&first], false);
+        session.lock().member_or_new(process(1)).worker = Some(Arc::clone(&later));
+        drop(later_end);
+        is_lost(&later);
+        session.loses(&Arc::downgrade(&later), "a fault");
+        let watched = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                is_asked(&end);
+                answer(&end);
+            });
+            watch(&session)
+        });
+        watched.expect("all data is here");
+        let inner = session.lock();
+        assert_eq!(inner.state, SessionState::Lost);
+        assert_eq!(inner.note, later.lost());
+    }
+
+    #[test]
+    fn a_worker_that_is_lost_after_its_last_data_and_before_that_of_the_others_leads_to_a_rollback()
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let ((first, end), (second, second_end)) = (played(), played());
+        coming(&session, &[&first, &second], false);
+        let watched = std::thread::scope(|scope| {
+            let first = &first;
+            scope.spawn(move || {
+                is_asked(&end);
+                answer(&end);
+                is_asked(&second_end);
+                drop(end);
+                is_lost(first);
+                answer(&second_end);
+                // Its connection outlives the watch.
+                second_end
+            });
+            watch(&session)
+        });
+        watched.expect_err("the program is to start again");
+        assert!(session.lock().rolls_back());
     }
 }

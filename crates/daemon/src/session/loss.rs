@@ -56,7 +56,7 @@ impl Inner {
 
     fn lose(&mut self, reason: &str) {
         if self.rolls_back() {
-            // The thread that watches the restore rolls the program back.
+            // The thread that watches the restore rolls the program back, or notes the loss when all data is present.
             return;
         }
         // The data of a paused session is in its entry, not in its workers.

@@ -251,7 +251,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
             (member.expected, member.detached) = (None, None);
         }
     }
-    session.worker_lost(reason);
+    session.process_lost(detached.process, reason);
 }
 
 /// The ring and the ends of the side socket that connect one program with one worker. No other process may keep copies of

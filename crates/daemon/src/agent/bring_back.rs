@@ -56,7 +56,7 @@ impl Failed<'_> {
         // One that has come may have failed afterwards, and then waits to be woken again.
         let waits = || wake::waits(process.pid, wake_block) == Some(true);
         match self.came && !waits() {
-            true => session.worker_lost(message),
+            true => session.process_lost(process, message),
             false => reject(daemon, session, self.parked.detached, message),
         }
     }
@@ -71,12 +71,23 @@ pub(crate) fn awaken<'p>(
     let back = |it: &Parked| rejoin(daemon, session, &it.worker, it.detached);
     let come = each_at_once(parked.iter().collect(), "reattach", back);
     let came: Vec<bool> = come.iter().map(Result::is_ok).collect();
+    sort(session, parked, &came, go_on(come))
+}
+
+/// Tells the processes that have ended from those that live, of those that do not run according to the results of [`go_on`]. Their
+/// last moment begins now: `go_on` may have waited long for others.
+fn sort<'p>(
+    session: &Session,
+    parked: &'p [Parked],
+    came: &[bool],
+    results: Vec<Result<()>>,
+) -> Awakening<'p> {
     let until = Instant::now() + LAST_MOMENT;
     let mut awakening = Awakening {
         ended: Vec::new(),
         failed: Vec::new(),
     };
-    for ((parked, runs), came) in parked.iter().zip(go_on(come)).zip(came) {
+    for ((parked, runs), &came) in parked.iter().zip(results).zip(came) {
         let Err(failure) = runs else { continue };
         if has_ended(session, parked.detached.process, until) {
             awakening.ended.push((parked, failure));
@@ -128,8 +139,12 @@ pub(crate) fn bring_back(
 mod tests {
     use std::process::Command;
 
+    use fermata_control::worker::FailureKind;
+
     use super::*;
     use crate::daemon::scene;
+    use crate::failure::fail;
+    use crate::worker::scene::played;
 
     #[test]
     fn a_process_that_ends_as_it_comes_back_leaves_its_session() {
@@ -154,6 +169,41 @@ mod tests {
         ));
         let left: Vec<_> = session.lock().members.iter().map(|it| it.process).collect();
         assert_eq!(left, [own]);
+        program.wait().expect("it has ended");
+    }
+
+    #[test]
+    fn a_process_that_fails_after_a_long_wait_for_others_has_its_last_moment() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let mut program = Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        let other = ProcessId::of(program.id()).expect("it runs");
+        let parked = [own, other].map(|process| {
+            session.lock().member_or_new(process);
+            let (worker, _) = played();
+            let detached = Detached {
+                process,
+                wake_block: 0,
+            };
+            Parked { worker, detached }
+        });
+        // It has no input any more, and is about to end.
+        drop(program.stdin.take());
+        let failed = || Err(fail(FailureKind::NotFound, "its connection has ended"));
+        let results = vec![failed(), failed()];
+        // All of the last moment is used for the first one, which lives.
+        let sorted = sort(&session, &parked, &[true, true], results);
+        let processes = |it: &[&Parked]| -> Vec<ProcessId> {
+            it.iter().map(|it| it.detached.process).collect()
+        };
+        let ended: Vec<&Parked> = sorted.ended.iter().map(|it| it.0).collect();
+        let failed: Vec<&Parked> = sorted.failed.iter().map(|it| it.parked).collect();
+        assert_eq!(processes(&ended), [other]);
+        assert_eq!(processes(&failed), [own]);
         program.wait().expect("it has ended");
     }
 }

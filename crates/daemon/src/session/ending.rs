@@ -62,9 +62,8 @@ impl Session {
             inner.brings_no_more(worker);
         }
         let worker = worker.and_then(|worker| self.part_with(worker, &mut inner));
-        let lost = |worker: Arc<Worker>| worker.lost().is_some();
-        if inner.state == SessionState::Lost && !inner.workers().into_iter().any(lost) {
-            // The lost worker belonged to that process.
+        if inner.state == SessionState::Lost && !inner.members.iter().any(Member::is_lost) {
+            // It was lost because of that process.
             inner.state = SessionState::Running;
             inner.note = None;
         }

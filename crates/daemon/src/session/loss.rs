@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use fermata_control::user::SessionState;
 
 use super::{Inner, Locked, Session};
+use crate::proc::ProcessId;
 use crate::worker::Worker;
 
 impl Session {
@@ -20,7 +21,17 @@ impl Session {
         }
     }
 
-    /// Notes that a process of the session cannot be served any more, for `reason`.
+    /// Notes that a process of the session, which lives, cannot be served any more, for `reason`. The session is lost as long as it has
+    /// that process.
+    pub fn process_lost(&self, process: ProcessId, reason: &str) {
+        let mut inner = self.lock();
+        if process.alive() {
+            inner.member_or_new(process).unserved = true;
+        }
+        self.note_loss(inner, reason);
+    }
+
+    /// Notes that the session cannot be served any more, for `reason`.
     pub fn worker_lost(&self, reason: &str) {
         self.note_loss(self.lock(), reason);
     }
@@ -73,7 +84,6 @@ mod tests {
 
     use super::*;
     use crate::daemon::scene;
-    use crate::proc::ProcessId;
     use crate::worker::scene::played;
 
     #[test]
@@ -108,6 +118,21 @@ mod tests {
         session.lock().member_or_new(process).worker = Some(worker.clone());
         session.loses(&Arc::downgrade(&worker), "a fault");
         assert_eq!(session.lock().state, SessionState::Lost);
+        session.ended(None);
+    }
+
+    #[test]
+    fn a_session_stays_lost_as_long_as_it_has_the_process_that_cannot_be_served() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        session.lock().member_or_new(process);
+        session.lock().member_or_new(ProcessId::ENDED);
+        session.process_lost(process, "it does not come back");
+        session.process_gone(ProcessId::ENDED);
+        assert_eq!(session.lock().state, SessionState::Lost);
+        session.process_gone(process);
+        assert_eq!(session.lock().state, SessionState::Running);
         session.ended(None);
     }
 }

@@ -32,6 +32,8 @@ pub struct Member {
     /// Which GPUs it is to see, if it has said that.
     pub visible: Option<Visible>,
     worker_seen: Option<ProcessId>,
+    /// Whether it lives and cannot be served any more, though its worker may not be lost.
+    pub(super) unserved: bool,
 }
 
 /// The parts of a member that have come back to this daemon after the end of the last one.
@@ -77,6 +79,7 @@ impl Member {
             returned: Returned::default(),
             visible: None,
             worker_seen: None,
+            unserved: false,
         }
     }
 
@@ -120,6 +123,12 @@ impl Member {
     /// Removes agent and worker: the process is parked, and its data is elsewhere.
     pub fn part(&mut self) {
         (self.agent, self.worker, self.worker_seen) = (None, None, None);
+    }
+
+    /// Whether the session is lost because of it.
+    pub(super) fn is_lost(&self) -> bool {
+        let worker = self.worker.as_ref();
+        self.unserved || worker.is_some_and(|it| it.lost().is_some())
     }
 
     pub(super) fn served(&self) -> Option<Served> {

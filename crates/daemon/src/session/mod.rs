@@ -450,6 +450,7 @@ impl Session {
         member.agent = Some(agent);
         member.detached = None;
         member.worker = Some(worker);
+        member.unserved = false;
         drop(inner);
         self.save();
     }

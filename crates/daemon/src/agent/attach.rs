@@ -209,11 +209,13 @@ fn summon(
     Ok(arrival)
 }
 
-/// Expects the agent of `process` from now on; returns the token for its wake-up, and the receiver of its connection.
+/// Expects the agent of `process` from now on; returns the token for its wake-up, and the receiver of its connection. The end of
+/// its earlier connection, which may become known later than this, then does not remove it from the session.
 fn expect_arrival(session: &Session, process: ProcessId) -> (String, Receiver<Arrival>) {
     let (sender, arrivals) = sync_channel(1);
     let mut inner = session.lock();
-    inner.member_or_new(process).expected = Some(sender);
+    let member = inner.member_or_new(process);
+    (member.agent, member.expected) = (None, Some(sender));
     (inner.token.clone(), arrivals)
 }
 
@@ -430,6 +432,25 @@ mod tests {
         assert_eq!(served(), 1);
         let asked = other.recv(Duration::from_millis(1));
         asked.expect_err("the worker that serves the process is not to end");
+        session.ended(None);
+    }
+
+    #[test]
+    fn the_late_end_of_a_connection_does_not_part_a_process_that_is_expected_by_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let (worker, _other) = played();
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        let (arrival, _program) = agents::arrival(0);
+        let first = adopt(&session, arrival, &worker).expect("adopted");
+        // The first attempt to bring it back has failed.
+        let (_token, _arrivals) = expect_arrival(&session, process);
+        session.agent_gone(process, &first.link);
+        let mut inner = session.lock();
+        assert_eq!(inner.workers().len(), 1, "its worker waits for it");
+        let member = inner.member(process).expect("it comes back");
+        assert!(member.expected.is_some());
+        drop(inner);
         session.ended(None);
     }
 

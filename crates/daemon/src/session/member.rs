@@ -19,7 +19,7 @@ use crate::worker::Worker;
 pub struct Member {
     /// The process, as the daemon sees it.
     pub process: ProcessId,
-    /// Its agent, while it is connected.
+    /// Its agent, while it is connected; `None` as soon as another connection is expected.
     pub agent: Option<Arc<Agent>>,
     /// Its worker.
     pub worker: Option<Arc<Worker>>,

@@ -19,7 +19,7 @@ use fermata_control::user::{self, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 use parking_lot::Mutex;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use self::resume::{park_again, resume, revive, waits, watch};
 use crate::agent::attach::share;
@@ -162,9 +162,23 @@ fn attempt(
         })
         .and_then(|()| take(daemon, session, &served, entry.clone(), report));
     if taken.is_err() {
-        session.drop_entry(&entry);
+        discard(session, &entry);
     }
     taken
+}
+
+/// Removes the entry of a pause that has failed. The end of the program removes it from the session, perhaps before its folder is
+/// made.
+fn discard(session: &Session, entry: &Entry) {
+    session.drop_entry(entry);
+    let is_it = |it: &Entry| it.data.folder == entry.data.folder;
+    // One that is still recorded could not be removed, which has been said.
+    if session.lock().entry.as_ref().is_some_and(is_it) {
+        return;
+    }
+    if let Err(failure) = entry.remove() {
+        warn!(session = %session.name, "{}", failure.message);
+    }
 }
 
 /// Bytes that the workers hold.
@@ -319,4 +333,26 @@ fn end_all<'w>(workers: impl Iterator<Item = &'w Arc<Worker>>) {
         Ok(())
     };
     drop(each_at_once(workers.collect(), "end", end));
+}
+
+#[cfg(test)]
+mod tests {
+    use fermata_control::user::Text;
+
+    use super::*;
+    use crate::daemon::scene;
+
+    #[test]
+    fn a_program_that_ends_as_its_pause_begins_leaves_no_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let to: Text = folder.path().into();
+        let entry = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
+        session.lock().entry = Some(entry.clone());
+        session.ended(None);
+        entry.make(1).expect("made");
+        discard(&session, &entry);
+        assert!(!entry.data.folder.exists());
+    }
 }

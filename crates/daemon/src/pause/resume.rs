@@ -93,12 +93,6 @@ pub fn resume(
         }
         return Err(failure);
     }
-    {
-        let mut inner = session.lock();
-        (inner.yielded, inner.resume_again) = (None, None);
-        inner.resumed_at = Some(Instant::now());
-    }
-    session.save();
     daemon.priorities.tell();
     let coming = session.lock().is_coming();
     let (seconds, phases) = (back.phases.seconds(), back.phases.list());
@@ -242,8 +236,17 @@ impl Return<'_> {
         if !failed.is_empty() {
             self.recover(failed, &driver, &report)?;
         }
+        self.is_back();
         self.session.goes_on();
         Ok(())
+    }
+
+    /// Notes that the session waits for no other one, before it is shown as running: from then on it may be marked as one that is about
+    /// to be paused for another.
+    fn is_back(&self) {
+        let mut inner = self.session.lock();
+        (inner.yielded, inner.resume_again) = (None, None);
+        inner.resumed_at = Some(Instant::now());
     }
 
     /// The processes that wait; removes those that have ended meanwhile.
@@ -431,6 +434,7 @@ impl Return<'_> {
         }
         let waiting = waiting.into_iter().map(|it| it.0).collect();
         rejected.extend(self.some(driver, waiting, report));
+        self.is_back();
         for (detached, failure) in &rejected {
             reject(self.daemon, self.session, *detached, &failure.message);
         }
@@ -475,4 +479,65 @@ pub fn waits(detached: Detached) -> bool {
     };
     // Polled: the process has no connection, and reports that only in its own memory.
     wait::until(PARKED_TIME, LOOK, look).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use fermata_control::user::Text;
+
+    use super::*;
+    use crate::daemon::scene;
+    use crate::priority::yielded::Yielded;
+
+    /// A paused session without processes, which has yielded to another one.
+    fn yielded(folder: &Path) -> (Arc<Daemon>, Arc<Session>) {
+        let daemon = scene::daemon(folder);
+        let driver = folder.join("home/lib/softgpu");
+        fs::create_dir_all(&driver).expect("made");
+        fs::write(driver.join("libcuda.so.1"), "").expect("written");
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let to: Text = folder.into();
+        let mut entry = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
+        entry.complete = true;
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Paused;
+            inner.entry = Some(entry);
+            inner.yielded = Some(Yielded {
+                to: "y".to_owned(),
+                since: 0,
+            });
+            inner.resume_again = Some((Instant::now(), Duration::ZERO));
+        }
+        (daemon, session)
+    }
+
+    fn way_back<'a>(daemon: &'a Arc<Daemon>, session: &'a Arc<Session>) -> Return<'a> {
+        Return {
+            daemon,
+            session,
+            entry: paused(session).expect("it is paused"),
+            pace: Pace::Certain,
+            phases: Phases::start(),
+            sights: sights(session),
+        }
+    }
+
+    #[test]
+    fn a_session_that_runs_again_waits_for_no_other_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (daemon, session) = yielded(folder.path());
+        let back = way_back(&daemon, &session);
+        back.all(&mut |_, _, _| {}).expect("it has no processes");
+        {
+            let inner = session.lock();
+            assert_eq!(inner.state, SessionState::Running);
+            assert!(inner.yielded.is_none() && inner.resume_again.is_none());
+            assert!(inner.resumed_at.is_some());
+        }
+        session.ended(None);
+    }
 }

@@ -399,10 +399,19 @@ impl Return<'_> {
     /// Returns the session to its pause, because none of its processes can go on.
     fn back_to_pause(&self, ready: &[Ready], failure: Failure) -> Failure {
         end_all(ready.iter().map(|it| &it.1));
-        match park_again(self.session) {
+        match self.parks_again() {
             true => stays_paused(self.session, failure),
             false => failure,
         }
+    }
+
+    /// As [`park_again`]. A session that had yielded waits for its memory again from here on.
+    fn parks_again(&self) -> bool {
+        let parked = park_again(self.session);
+        if parked {
+            self.daemon.priorities.tell();
+        }
+        parked
     }
 
     /// Handles processes that have not come back. If none has, the session is paused as before. Otherwise those that wait are tried
@@ -421,7 +430,7 @@ impl Return<'_> {
         }
         if let Some((_, failure)) = waiting.first()
             && rejected.is_empty()
-            && park_again(self.session)
+            && self.parks_again()
         {
             return Err(stays_paused(self.session, failure.clone()));
         }
@@ -537,6 +546,23 @@ mod tests {
             assert_eq!(inner.state, SessionState::Running);
             assert!(inner.yielded.is_none() && inner.resume_again.is_none());
             assert!(inner.resumed_at.is_some());
+        }
+        session.ended(None);
+    }
+
+    #[test]
+    fn a_session_that_has_yielded_and_cannot_be_resumed_waits_for_its_memory_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (daemon, session) = yielded(folder.path());
+        let back = way_back(&daemon, &session);
+        back.note(&[]).expect("noted");
+        // Here it is seen that no session waits.
+        let seen = daemon.priorities.changes();
+        back.back_to_pause(&[], fail(FailureKind::Internal, "a fault"));
+        assert!(daemon.priorities.changes() > seen);
+        {
+            let inner = session.lock();
+            assert!(inner.paused().is_some() && inner.yielded.is_some());
         }
         session.ended(None);
     }

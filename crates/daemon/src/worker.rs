@@ -107,6 +107,8 @@ struct Life {
 struct Fate {
     lost: Option<String>,
     ending: bool,
+    /// It has ended, and nothing of it is left. Another process may have its number.
+    is_over: bool,
     watcher: Option<Watcher>,
     /// The program has written to memory that other sessions have: why it must start again.
     missed: Option<String>,
@@ -353,12 +355,17 @@ impl Worker {
         }
     }
 
-    /// Ends it: asks it first, and kills it if it does not end. Returns when it has ended.
+    /// Ends it: asks it first, and kills it if it does not end. Returns when it has ended. From then on it is only a name for what it
+    /// has done, which may be kept long.
     pub fn end(&self) {
         self.life.fate.lock().ending = true;
         // Fails only when it is gone already.
         let _ = self.connection.send(&ToWorker::Exit, &[]);
+        // Held until it has ended: another thread that ends it waits here.
         let mut child = self.child.lock();
+        if self.life.fate.lock().is_over {
+            return;
+        }
         self.process.ends_within(EXIT_TIME);
         self.process.signal(Signal::KILL);
         if let Some(child) = child.as_mut() {
@@ -366,12 +373,17 @@ impl Worker {
         }
         self.connection.shutdown();
         leftovers::remove(self.process.pid);
+        self.ring.lock().take();
+        self.life.fate.lock().is_over = true;
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Usually it has ended; a lost one may still need to be collected.
+        if self.life.fate.lock().is_over {
+            return;
+        }
+        // A lost one may still need to be collected.
         self.process.signal(Signal::KILL);
         if let Some(child) = self.child.get_mut() {
             let _ = child.wait();
@@ -639,12 +651,16 @@ pub(crate) mod scene {
 
     /// A worker whose part the test plays, at the other end of the connection.
     pub(crate) fn played() -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
-        let (ours, theirs) = UnixStream::pair().expect("sockets");
         // Nobody's process: ending the worker ends nothing.
-        let process = ProcessId {
+        played_as(ProcessId {
             pid: std::process::id(),
             start: 0,
-        };
+        })
+    }
+
+    /// As [`played`]; the worker seems to be that process.
+    pub(crate) fn played_as(process: ProcessId) -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
         let back = Back {
             protocol: PROTOCOL,
             driver: "none".into(),
@@ -662,7 +678,7 @@ pub(crate) mod scene {
 
 #[cfg(test)]
 mod tests {
-    use super::scene::played;
+    use super::scene::{played, played_as};
     use super::*;
 
     #[test]
@@ -691,6 +707,22 @@ mod tests {
             let answer = ask(&ToWorker::Detach, patience);
             assert_eq!(answer.expect("answered"), FromWorker::Detached);
         });
+    }
+
+    #[test]
+    fn a_worker_that_has_ended_keeps_no_ring_and_touches_nothing_of_a_later_process() {
+        // Above all numbers that the kernel gives to processes.
+        let pid = 0x7fff_0000 | (std::process::id() & 0xffff);
+        let (worker, _other) = played_as(ProcessId { pid, start: 0 });
+        drop(worker.ring().expect("made"));
+        assert!(worker.ring.lock().is_some());
+        worker.end();
+        assert!(worker.ring.lock().is_none());
+        let later = PathBuf::from(format!("/dev/shm/cuda.shm.0.{pid:x}.1"));
+        std::fs::write(&later, "").expect("written");
+        worker.end();
+        drop(worker);
+        std::fs::remove_file(&later).expect("it is there");
     }
 
     #[test]

@@ -18,9 +18,29 @@ const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long to wait between two attempts for a process that is let in, or for an end to become known.
 const LET_IN_TIME: Duration = Duration::from_millis(500);
 
+/// How long an operation waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Until the session has started and its data is present, within limits.
+    Usual,
+    /// Not at all: the caller holds the lock of priorities, for which a process that holds the turn may wait.
+    None,
+}
+
+impl Patience {
+    /// The deadline of a wait that begins now and usually takes up to `usual`.
+    fn deadline(self, usual: Duration) -> Instant {
+        match self {
+            Self::Usual => Instant::now() + usual,
+            Self::None => Instant::now(),
+        }
+    }
+}
+
 /// The right to work on a session, held while it is checkpointed, paused or resumed.
 pub(crate) struct Turn<'s> {
     session: &'s Session,
+    patience: Patience,
     _busy: MutexGuard<'s, ()>,
 }
 
@@ -30,7 +50,11 @@ impl<'s> Turn<'s> {
     /// # Errors
     /// `Locked`.
     pub(crate) fn take(session: &'s Session) -> Result<Self> {
-        let end = Instant::now() + ATTACH_TIME;
+        Self::take_by(session, Patience::Usual)
+    }
+
+    fn take_by(session: &'s Session, patience: Patience) -> Result<Self> {
+        let end = patience.deadline(ATTACH_TIME);
         let busy = loop {
             if let Some(busy) = session.busy.try_lock_for(Duration::from_millis(20)) {
                 break busy;
@@ -46,6 +70,7 @@ impl<'s> Turn<'s> {
         session.checkpointing.store(true, Ordering::Release);
         Ok(Self {
             session,
+            patience,
             _busy: busy,
         })
     }
@@ -55,14 +80,23 @@ impl<'s> Turn<'s> {
     /// # Errors
     /// `Locked`, also when the data takes too long.
     pub(crate) fn take_settled(session: &'s Session) -> Result<Self> {
-        Self::take_settled_by(session, Instant::now() + on_demand::SETTLE_TIME)
+        Self::take_settled_with(session, Patience::Usual)
     }
 
-    fn take_settled_by(session: &'s Session, until: Instant) -> Result<Self> {
+    /// As [`Turn::take_settled`], with this patience.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn take_settled_with(session: &'s Session, patience: Patience) -> Result<Self> {
+        let until = patience.deadline(on_demand::SETTLE_TIME);
+        Self::take_settled_by(session, patience, until)
+    }
+
+    fn take_settled_by(session: &'s Session, patience: Patience, until: Instant) -> Result<Self> {
         loop {
             // Not with the turn: a rollback needs it.
             on_demand::settle(session, until)?;
-            let turn = Self::take(session)?;
+            let turn = Self::take_by(session, patience)?;
             // The operation that had the turn may have been the restore whose data comes now.
             if !session.lock().is_coming() {
                 on_demand::check_whole(session)?;
@@ -76,13 +110,13 @@ impl<'s> Turn<'s> {
     /// # Errors
     /// `Locked`: another command has it.
     pub(crate) fn let_in(self) -> Result<Self> {
-        let session = self.session;
+        let (session, patience) = (self.session, self.patience);
         let known = session.lock().members.len();
         drop(self);
         let more = |inner: &Inner| (inner.members.len() > known).then_some(());
         // It may have ended. One that has begun to come in is waited for by `take`.
         let _ = session.wait_for(LET_IN_TIME, more);
-        Self::take_settled(session)
+        Self::take_settled_with(session, patience)
     }
 }
 
@@ -170,7 +204,7 @@ mod tests {
             let session = &*session;
             let stop = scope.spawn(move || {
                 asks.send(()).expect("noticed");
-                Turn::take_settled_by(session, Instant::now()).map(drop)
+                Turn::take_settled_by(session, Patience::Usual, Instant::now()).map(drop)
             });
             asking.recv_timeout(PATIENCE).expect("a stop is asked for");
             session.lock().behind = Some(Behind {

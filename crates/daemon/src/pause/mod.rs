@@ -27,7 +27,7 @@ use crate::agent::bring_back::{Parked, bring_back};
 use crate::checkpoint::{Halt, devices_of, finished};
 use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
-use crate::turn::{ATTEMPTS, Others, Present, Turn};
+use crate::turn::{ATTEMPTS, Others, Patience, Present, Turn};
 
 use self::data::Entry;
 use crate::daemon::{Daemon, check_running};
@@ -36,13 +36,14 @@ use crate::phases::Phases;
 use crate::session::{Served, Session};
 use crate::worker::Worker;
 
-/// Pauses a session as `request` says.
+/// Pauses a session as `request` says, once it has its turn.
 ///
 /// # Errors
 /// The reason; the program goes on, and no entry is left.
 pub fn pause(
     daemon: &Arc<Daemon>,
     request: &user::Pause,
+    patience: Patience,
     report: &mut Report<'_>,
 ) -> Result<user::Paused> {
     let session = daemon.session_or_pid(&request.session)?;
@@ -50,7 +51,7 @@ pub fn pause(
         return Ok(paused);
     }
     refuse_paused(&session)?;
-    let mut turn = Turn::take_settled(&session)?;
+    let mut turn = Turn::take_settled_with(&session, patience)?;
     refuse_paused(&session)?;
     check_running(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());

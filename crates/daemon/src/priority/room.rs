@@ -17,6 +17,7 @@ use crate::failure::{Result, fail, lacks_memory};
 use crate::pause::pause;
 use crate::priority::yielded::Yielded;
 use crate::session::Session;
+use crate::turn::Patience;
 use crate::worker::Variables;
 
 /// How soon to look again at sessions that are just being stopped or started.
@@ -209,7 +210,8 @@ fn yield_to(daemon: &Arc<Daemon>, session: &Arc<Session>, need: &Need) -> Result
         session: session.name.clone(),
         to: None,
     };
-    let paused = pause(daemon, &request, &mut |_, _, _| {});
+    // A new process of the session may hold its turn and wait for the lock of priorities, which this thread holds.
+    let paused = pause(daemon, &request, Patience::None, &mut |_, _, _| {});
     if paused.is_err() {
         session.lock().yielded = None;
         session.save();
@@ -255,8 +257,59 @@ fn victims(
 
 #[cfg(test)]
 mod tests {
+    use fermata_control::worker::{Device, FromWorker, Totals};
+
     use super::*;
     use crate::daemon::scene;
+    use crate::proc::ProcessId;
+    use crate::session::Plan;
+    use crate::worker::scene::played;
+
+    #[test]
+    fn a_session_whose_new_process_is_getting_its_worker_keeps_no_other_one_waiting() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let shared = ("FERMATA_SOFTGPU_SHARED".to_owned(), "shared".into());
+        let plan = |name, dir| Plan {
+            variables: [shared].into(),
+            ..scene::plan(name, dir)
+        };
+        let low = daemon.add(Some("low"), "", plan).expect("added");
+        let (mut worker, other) = played();
+        let device = Device {
+            name: "a device".to_owned(),
+            uuid: "GPU-0".to_owned(),
+            memory: 1 << 30,
+            compute_capability: 90,
+        };
+        let only = Arc::get_mut(&mut worker).expect("no other has it");
+        only.devices.push(device);
+        let process = ProcessId::of(std::process::id()).expect("it runs");
+        low.lock().member_or_new(process).worker = Some(worker);
+        low.holds(&[], true);
+        let need = Need::to_start("high", 5, Gpu::Shared("shared".into()), 1);
+        // As while its new process is served, which may wait for room as well.
+        let _busy = low.busy.lock();
+        let begun = Instant::now();
+        let step = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                other.recv(PATIENCE).expect("asked");
+                let totals = Totals {
+                    memory: vec![1 << 20],
+                    ..Totals::default()
+                };
+                let described = FromWorker::Description(totals);
+                other.send(&described, &[]).expect("sent");
+            });
+            attempt(&daemon, &need, &mut BTreeSet::new())
+        });
+        let Step::Later(_, why) = step else {
+            panic!("it cannot be paused now, and can soon");
+        };
+        assert!(why.contains("is still starting"), "{why}");
+        assert!(begun.elapsed() < PATIENCE / 2, "it was waited for");
+    }
 
     #[test]
     fn what_lacks_no_memory_is_not_tried_again_and_what_gets_none_fails_as_before() {

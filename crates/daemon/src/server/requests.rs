@@ -33,6 +33,7 @@ use crate::priority::{self, Gpu, Need};
 use crate::restore::{Source, resolve, restore};
 use crate::run::run;
 use crate::session::Session;
+use crate::turn::Patience;
 use crate::worker::{Variables, variables_of};
 
 /// A connection with a user's tool.
@@ -183,7 +184,10 @@ fn answer(
             });
             restored.map(FromDaemon::Restored)
         }
-        Verb::Pause(request) => pause(daemon, &request, &mut progress).map(FromDaemon::Paused),
+        Verb::Pause(request) => {
+            let paused = pause(daemon, &request, Patience::Usual, &mut progress);
+            paused.map(FromDaemon::Paused)
+        }
         Verb::Resume(request) => {
             let need = || resuming(daemon, &request);
             let resumed =

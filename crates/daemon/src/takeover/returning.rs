@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
+use fermata_control::user::SessionState;
 use fermata_control::wait;
 use fermata_control::worker::{FromWorker, ToWorker};
 use tracing::{error, info, warn};
 
 use crate::agent::Arrival;
 use crate::agent::attach;
-use crate::agent::bring_back::{Parked, awaken};
+use crate::agent::bring_back::{LAST_MOMENT, Parked, awaken};
 use crate::agent::wake as block;
 use crate::daemon::Daemon;
 use crate::parallel::each_at_once;
@@ -44,6 +45,8 @@ const TRACE_TIME: Duration = Duration::from_secs(600);
 /// Between two looks, at first and later.
 const TURN: Duration = Duration::from_millis(20);
 const LATE_TURN: Duration = Duration::from_millis(200);
+/// Why a session is lost whose process cannot go on.
+const LOST: &str = "its worker has ended while no daemon ran";
 /// How long a program of an earlier release takes to say Back.
 const BACK_TIME: Duration = Duration::from_millis(500);
 
@@ -103,6 +106,11 @@ pub fn agent(session: &Session, arrival: Arrival) {
                 "process {} of session `{name}` came back without a worker",
                 process.pid
             );
+            // It is not waited for any more.
+            if inner.state == SessionState::Running {
+                drop(inner);
+                session.worker_lost(LOST);
+            }
         }
     }
 }
@@ -111,8 +119,12 @@ pub fn agent(session: &Session, arrival: Arrival) {
 /// back is told in the session's note; the program is never ended for it. A worker that lives is waited for as
 /// long as it takes: it may be writing what the other daemon has asked for, and a parked program needs it.
 pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
+    join_within(daemon, session, RETURN_TIME);
+}
+
+fn join_within(daemon: &Arc<Daemon>, session: &Arc<Session>, limit: Duration) {
     let mut busy = Some(session.busy.lock());
-    let until = Instant::now() + RETURN_TIME;
+    let until = Instant::now() + limit;
     let together = Instant::now() + TOGETHER_TIME;
     let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
     let mut lost = false;
@@ -124,17 +136,22 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             return;
         }
         let mut still = Vec::new();
+        let late = Instant::now() > until;
         for process in missing {
-            match stand(session, process) {
+            let mut found = stand(session, process);
+            if late && busy.is_none() && matches!(found, Stand::Unserved) {
+                // A thread with the right to work on the session may just be giving it a worker.
+                busy = Some(session.busy.lock());
+                found = stand(session, process);
+            }
+            match found {
+                Stand::Served => dismiss(session, process),
+                Stand::Unserved if late => session.forget(process),
                 Stand::Gone => {
-                    let worker = session
-                        .lock()
-                        .member(process)
-                        .and_then(|it| it.returned.worker.take());
+                    dismiss(session, process);
                     session.forget(process);
-                    worker.iter().for_each(|it| it.end());
                 }
-                Stand::Missing => still.push(process),
+                Stand::Missing | Stand::Unserved => still.push(process),
                 // It has given up what it was loading.
                 Stand::Here(worker, Half::Parked(detached)) if has_part(session, detached) => {
                     worker.end();
@@ -150,6 +167,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
                 Stand::Lost(Some(detached)) if has_part(session, detached) => {
                     paused.push(detached);
                 }
+                Stand::Lost(_) if process.ends_within(LAST_MOMENT) => session.forget(process),
                 Stand::Lost(detached) => {
                     lost = true;
                     give_up(daemon, session, detached);
@@ -167,7 +185,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             _ if missing.is_empty() => {}
             // What comes back is noted in the session; the end of a process is not.
             None => session.pause(LATE_TURN),
-            Some(_) if Instant::now() > until => {
+            Some(_) if late => {
                 // Who wants something of it meanwhile is told how it is.
                 busy = None;
                 warn!(
@@ -191,6 +209,18 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     }
     if !lost {
         running(daemon, session);
+    }
+}
+
+/// Ends what has come back of a process that does not need it.
+fn dismiss(session: &Session, process: ProcessId) {
+    let returned = {
+        let mut inner = session.lock();
+        let member = inner.member(process);
+        member.map(|it| std::mem::take(&mut it.returned))
+    };
+    if let Some(worker) = returned.and_then(|it| it.worker) {
+        worker.end();
     }
 }
 
@@ -228,11 +258,16 @@ fn revive(
 enum Stand {
     /// It has ended.
     Gone,
+    /// This daemon has given it a worker: it executes another program now.
+    Served,
+    /// It lives without agent and worker: it has begun to execute another program, or was not connected with its worker yet. It asks
+    /// for a worker when it uses CUDA again.
+    Unserved,
     /// Its agent or its worker has not come back.
     Missing,
     /// Its worker has come back, and what else there is.
     Here(Arc<Worker>, Half),
-    /// Its worker has ended.
+    /// Its worker has ended, and it is parked or its agent has come back.
     Lost(Option<Detached>),
 }
 
@@ -248,6 +283,9 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
         let Some(member) = inner.member(process) else {
             return Stand::Gone;
         };
+        if member.agent.is_some() {
+            return Stand::Served;
+        }
         let lost = |worker: &Arc<Worker>| worker.lost().is_some();
         if member.returned.worker.as_ref().is_some_and(lost) {
             member.returned.worker = None;
@@ -255,7 +293,11 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
         let Some(worker) = member.returned.worker.clone() else {
             return match member.living_worker() {
                 Some(_) => Stand::Missing,
-                None => Stand::Lost(member.detached),
+                None if member.detached.is_some() || member.returned.agent.is_some() => {
+                    Stand::Lost(member.detached)
+                }
+                None if process.alive() => Stand::Unserved,
+                None => Stand::Gone,
             };
         };
         if let Some(arrival) = member.returned.agent.take() {
@@ -315,12 +357,11 @@ fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> bool
 }
 
 fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detached>) {
-    let reason = "its worker has ended while no daemon ran";
     match detached {
-        Some(detached) => attach::reject(daemon, session, detached, reason),
-        None => session.worker_lost(reason),
+        Some(detached) => attach::reject(daemon, session, detached, LOST),
+        None => session.worker_lost(LOST),
     }
-    error!(session = %session.name, "session `{}` is lost: {reason}", session.name);
+    error!(session = %session.name, "session `{}` is lost: {LOST}", session.name);
 }
 
 /// Waits until the program is not traced by any process; returns whether it is parked, not just about to be.
@@ -390,5 +431,75 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         // The worker goes on; only a rollback is not possible.
         session.lock().behind = None;
         warn!(session = %session.name, "{}", failure.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::agent::scene as agents;
+    use crate::daemon::scene;
+
+    /// A process that has ended.
+    fn ended() -> ProcessId {
+        let mut program = Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let process = ProcessId::of(program.id()).expect("it runs");
+        drop(program.stdin.take());
+        program.wait().expect("it has ended");
+        process
+    }
+
+    #[test]
+    fn a_process_that_has_ended_or_needs_no_worker_does_not_cost_the_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let parked = ended();
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Orphaned;
+            inner.member_or_new(ended());
+            inner.member_or_new(parked).detached = Some(Detached {
+                process: parked,
+                wake_block: 0,
+            });
+            // Executes another program, which has not used CUDA yet.
+            inner.member_or_new(own);
+        }
+        join_within(&daemon, &session, Duration::ZERO);
+        let (state, left) = {
+            let inner = session.lock();
+            (inner.state, inner.members.len())
+        };
+        assert_eq!((state, left), (SessionState::Running, 0));
+        session.ended(None);
+    }
+
+    #[test]
+    fn a_session_is_lost_whose_process_comes_back_without_its_worker() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let (arrival, _program) = agents::arrival(0);
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Orphaned;
+            inner.member_or_new(arrival.process);
+        }
+        agent(&session, arrival);
+        join_within(&daemon, &session, Duration::ZERO);
+        assert_eq!(session.lock().state, SessionState::Lost);
+        // The same if it comes later than it is waited for.
+        let late = daemon.add(Some("y"), "", scene::plan).expect("added");
+        agent(&late, agents::arrival(0).0);
+        assert_eq!(late.lock().state, SessionState::Lost);
+        session.ended(None);
+        late.ended(None);
     }
 }

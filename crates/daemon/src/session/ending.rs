@@ -77,7 +77,9 @@ impl Session {
     /// Notes that the tree below `init`, process 1 of a restored program's namespace, has ended. If it is rolled back, the
     /// session goes on.
     pub fn tree_ended(&self, init: ProcessId, status: Option<i32>) {
-        if let Some(inner) = self.unless_lost(|inner| inner.init != Some(init)) {
+        if let Some(mut inner) = self.unless_lost(|inner| inner.init != Some(init)) {
+            // A rollback that begins now finds that it is too late.
+            inner.ending = true;
             drop(inner);
             self.ended(status);
         }

@@ -126,16 +126,26 @@ fn watch(session: &Session) {
         outer.ends_within(END_TIME);
     }
     let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
-    session.ended(recorded.and_then(|text| text.trim().parse().ok()));
+    let status = recorded.and_then(|text| text.trim().parse().ok());
+    match init {
+        // It may be about to be rolled back.
+        Some(init) => session.tree_ended(init, status),
+        None => session.ended(status),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use fermata_control::user::Text;
+    use fermata_control::worker::{FromWorker, Restoring, Stand};
 
     use super::*;
     use crate::daemon::scene;
     use crate::pause::data::Entry;
+    use crate::restore::on_demand;
+    use crate::worker::scene::played;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -166,12 +176,51 @@ mod tests {
         assert!(!entry.data.folder.exists());
     }
     #[test]
+    fn a_program_that_ends_with_its_worker_while_its_data_comes_is_rolled_back_and_has_not_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let mut program = Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let init = ProcessId::of(program.id()).expect("it runs");
+        let (worker, other) = played();
+        {
+            let mut inner = session.lock();
+            (inner.root, inner.init) = (Some(init), Some(init));
+            inner.member_or_new(init).worker = Some(worker.clone());
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                other.recv(PATIENCE).expect("asked");
+                let coming = FromWorker::Restoring(Restoring {
+                    done: 1,
+                    total: 2,
+                    seconds: 0.0,
+                    steps: Vec::new(),
+                    stand: Stand::Coming,
+                    misses: Vec::new(),
+                });
+                other.send(&coming, &[]).expect("sent");
+            });
+            on_demand::begin(&session, &worker, 0.0, false).expect("answered");
+        });
+        drop((other, program.stdin.take()));
+        while worker.lost().is_none() {
+            worker.pause(PATIENCE);
+        }
+        program.wait().expect("it has ended");
+        watch(&session);
+        assert!(session.live(), "the rollback would find no session");
+        session.ended(None);
+    }
+    #[test]
     fn nobody_resumes_a_session_beside_workers_of_an_earlier_daemon() {
         let folder = tempfile::tempdir().expect("a folder");
         let daemon = scene::daemon(folder.path());
         let session = daemon.add(Some("x"), "", scene::plan).expect("added");
         let sleeper = || {
-            let mut command = std::process::Command::new("sleep");
+            let mut command = Command::new("sleep");
             command.arg("600").spawn().expect("started")
         };
         let (mut program, mut worker) = (sleeper(), sleeper());

@@ -25,13 +25,14 @@ use crate::agent::attach;
 use crate::agent::bring_back::{LAST_MOMENT, Parked, awaken};
 use crate::agent::wake as block;
 use crate::daemon::Daemon;
+use crate::failure::Result;
 use crate::parallel::each_at_once;
 use crate::pause;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
 use crate::restore::on_demand;
 use crate::restore::rollback;
-use crate::session::{Detached, Inner, Part, Session};
+use crate::session::{Detached, Inner, Member, Session};
 use crate::worker::{STEP_TIME, Wire, Worker};
 
 /// How long a worker or an agent may take to introduce itself.
@@ -395,52 +396,82 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         (inner.workers(), resumed)
     };
     // Its data may still be coming.
-    let begin = |resumed| {
-        let mut workers = workers.iter();
-        workers.try_for_each(|worker| on_demand::begin(session, worker, 0.0, resumed))
+    let begun = match (resumed, &session.image) {
+        (None, None) => return,
+        // The workers never gave their data away.
+        (Some(false), _) => Ok(()),
+        (resumed, _) => begin(session, &workers, resumed.is_some()),
     };
-    if let Some(resumed) = resumed {
-        // What cannot be asked is lost soon, which is told then.
-        if resumed && let Err(failure) = begin(true) {
-            warn!(session = %session.name, "{}", failure.message);
-        }
-        return pause::watch(daemon, session);
-    }
-    let Some(image) = &session.image else { return };
-    let begun = begin(false);
-    let followed = begun.and_then(|()| {
-        {
-            let mut inner = session.lock();
-            // A process that has ended meanwhile, and its worker with it, is not to run again.
-            let left = inner.workers();
-            let gone = |it: &Part| !left.iter().any(|worker| Arc::ptr_eq(worker, &it.worker));
-            if let Some(behind) = &mut inner.behind {
-                behind.parts.retain(|it| !gone(it));
-                if behind.parts.is_empty() {
-                    inner.behind = None;
-                }
-            }
-        }
-        if session.lock().rolls_back() {
+    let followed = begun.and_then(|()| match (resumed, &session.image) {
+        (None, Some(image)) if session.lock().rolls_back() => {
             let source = Arc::new(Source::of_session(daemon, session, image)?);
             rollback::follow(&source, session);
+            Ok(())
         }
-        Ok(())
+        (None, _) => Ok(()),
+        (Some(_), _) => {
+            pause::watch(daemon, session);
+            Ok(())
+        }
     });
     if let Err(failure) = followed {
-        // The worker goes on; only a rollback is not possible.
-        session.lock().behind = None;
+        // The workers go on, and the entry of a pause stays, which they may still read; only a rollback is not possible.
+        {
+            let mut inner = session.lock();
+            inner.behind = None;
+            // A loss is not noted as long as a rollback is possible.
+            inner.note_losses();
+        }
+        session.save();
+        session.announce();
         warn!(session = %session.name, "{}", failure.message);
     }
+}
+
+/// Notes which data still comes from these workers. A process that has ended meanwhile needs none, and is not to run again.
+///
+/// # Errors
+/// A worker of a process that lives does not answer: whether its data has come is not known.
+fn begin(session: &Session, workers: &[Arc<Worker>], resumed: bool) -> Result<()> {
+    let mut first = Ok(());
+    for worker in workers {
+        let Err(failure) = on_demand::begin(session, worker, 0.0, resumed) else {
+            continue;
+        };
+        let served = || served_by(&session.lock(), worker);
+        // It may have ended, or executed another program.
+        if served().is_some_and(|it| !it.ends_within(LAST_MOMENT)) && served().is_some() {
+            first = first.and(Err(failure));
+        }
+    }
+    let mut inner = session.lock();
+    for worker in workers {
+        if served_by(&inner, worker).is_none() {
+            inner.brings_no_more(worker);
+        }
+    }
+    first
+}
+
+/// The process that a worker of the session serves.
+fn served_by(inner: &Inner, worker: &Arc<Worker>) -> Option<ProcessId> {
+    let its = |it: &&Member| it.worker.as_ref().is_some_and(|it| Arc::ptr_eq(it, worker));
+    inner.members.iter().find(its).map(|it| it.process)
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
+    use fermata_control::worker::{Restoring, Stand as DataStand};
+
     use super::*;
     use crate::agent::scene as agents;
     use crate::daemon::scene;
+    use crate::pause::data::Entry;
+    use crate::worker::scene::played;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// A process that has ended.
     fn ended() -> ProcessId {
@@ -501,5 +532,76 @@ mod tests {
         assert_eq!(late.lock().state, SessionState::Lost);
         session.ended(None);
         late.ended(None);
+    }
+
+    #[test]
+    fn the_data_of_a_process_stays_while_it_comes_although_another_process_has_just_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let mut entry = Entry::plan(&daemon, &session, None).expect("planned");
+        entry.make(2).expect("made");
+        entry.complete = true;
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        let ending = ended();
+        let ((first, of_first), (second, of_second)) = (played(), played());
+        {
+            let mut inner = session.lock();
+            inner.entry = Some(entry.clone());
+            inner.member_or_new(ending).worker = Some(first);
+            inner.member_or_new(own).worker = Some(second.clone());
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                of_first.recv(PATIENCE).expect("asked");
+                // Its process and it end instead of an answer.
+                session.process_gone(ending);
+                drop(of_first);
+            });
+            scope.spawn(|| {
+                of_second.recv(PATIENCE).expect("asked");
+                let coming = FromWorker::Restoring(Restoring {
+                    done: 1,
+                    total: 2,
+                    seconds: 0.0,
+                    steps: Vec::new(),
+                    stand: DataStand::Coming,
+                    misses: Vec::new(),
+                });
+                of_second.send(&coming, &[]).expect("sent");
+            });
+            running(&daemon, &session);
+        });
+        let bring = {
+            let inner = session.lock();
+            let behind = inner.behind.as_ref().expect("data is coming");
+            behind.parts.iter().map(|it| it.worker.clone()).collect()
+        };
+        let bring: Vec<Arc<Worker>> = bring;
+        assert!(bring.len() == 1 && Arc::ptr_eq(&bring[0], &second));
+        assert!(entry.data.folder.exists(), "it is read from there");
+        session.ended(None);
+    }
+
+    #[test]
+    fn the_data_of_a_pause_stays_if_a_worker_does_not_say_whether_it_has_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let mut entry = Entry::plan(&daemon, &session, None).expect("planned");
+        entry.make(1).expect("made");
+        entry.complete = true;
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        let (worker, other) = played();
+        drop(other);
+        {
+            let mut inner = session.lock();
+            inner.entry = Some(entry.clone());
+            inner.member_or_new(own).worker = Some(worker);
+        }
+        running(&daemon, &session);
+        let kept = session.lock().entry.clone();
+        assert!(kept.is_some_and(|it| it.complete) && entry.data.folder.exists());
+        session.ended(None);
     }
 }

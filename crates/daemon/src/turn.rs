@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fermata_control::user::SessionState;
 use fermata_control::worker::FailureKind;
 use parking_lot::MutexGuard;
 
@@ -45,7 +46,8 @@ pub(crate) struct Turn<'s> {
 }
 
 impl<'s> Turn<'s> {
-    /// Takes the turn. Fails at once if another operation has it; waits for a session that is still starting.
+    /// Takes the turn. Fails at once if another operation has it; waits for a session that is still starting, or comes back to this
+    /// daemon.
     ///
     /// # Errors
     /// `Locked`.
@@ -60,9 +62,9 @@ impl<'s> Turn<'s> {
                 break busy;
             }
             let what = match session.checkpointing.load(Ordering::Acquire) {
-                true => "is being checkpointed, paused or resumed",
-                false if Instant::now() >= end => "is still starting",
-                false => continue,
+                true if !returns(session) => "is being checkpointed, paused or resumed",
+                _ if Instant::now() >= end => "is still starting",
+                _ => continue,
             };
             let message = format!("session `{}` {what}", session.name);
             return Err(fail(FailureKind::Locked, message).hint("try again when that has ended"));
@@ -118,6 +120,11 @@ impl<'s> Turn<'s> {
         let _ = session.wait_for(LET_IN_TIME, more);
         Self::take_settled_with(session, patience)
     }
+}
+
+/// Whether the session comes back from an earlier daemon.
+fn returns(session: &Session) -> bool {
+    session.lock().state == SessionState::Orphaned
 }
 
 /// The processes that a session had when an attempt began.

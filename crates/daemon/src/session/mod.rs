@@ -84,7 +84,7 @@ pub struct Session {
     pub foreign: bool,
     /// Held by one operation at a time: checkpoint, pause, resume, attachment, restore or rollback.
     pub busy: Mutex<()>,
-    /// Whether `busy` is held by a checkpoint, pause or resume.
+    /// Whether `busy` is held by a checkpoint, pause or resume, or by a new daemon that wakes the session's processes.
     pub checkpointing: AtomicBool,
     /// How often a process has asked to use CUDA for the first time.
     pub arrivals: AtomicU64,

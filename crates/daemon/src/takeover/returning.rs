@@ -12,6 +12,7 @@
 //! draft.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
@@ -179,8 +180,11 @@ fn join_within(daemon: &Arc<Daemon>, session: &Arc<Session>, limit: Duration) {
         let any = !parked.is_empty() || !paused.is_empty();
         if any && (!is_any_parked(session, &missing) || Instant::now() > together) {
             busy.get_or_insert_with(|| session.busy.lock());
+            // The end of a connection does not end a worker now: the process is woken once more.
+            session.checkpointing.store(true, Ordering::Release);
             lost |= !wake(daemon, session, &std::mem::take(&mut parked));
             revive(daemon, session, std::mem::take(&mut paused), &mut vain);
+            session.checkpoint_is_over();
         }
         match busy {
             _ if missing.is_empty() => {}
@@ -398,7 +402,7 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     // Its data may still be coming.
     let begun = match (resumed, &session.image) {
         (None, None) => return,
-        // The workers never gave their data away.
+        // The pause was not completed: the workers still hold the data.
         (Some(false), _) => Ok(()),
         (resumed, _) => begin(session, &workers, resumed.is_some()),
     };
@@ -462,7 +466,12 @@ fn served_by(inner: &Inner, worker: &Arc<Worker>) -> Option<ProcessId> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::sync::atomic::AtomicU32;
 
+    use fermata_control::Connection;
+    use fermata_control::agent::{
+        FromAgent, ToAgent, WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block,
+    };
     use fermata_control::worker::{Restoring, Stand as DataStand};
 
     use super::*;
@@ -472,6 +481,54 @@ mod tests {
     use crate::worker::scene::played;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The wake block of a parked program whose part the test plays.
+    struct Block([AtomicU32; wake_block::BYTES / 4]);
+
+    impl Block {
+        const fn new() -> Self {
+            Self([const { AtomicU32::new(0) }; wake_block::BYTES / 4])
+        }
+
+        fn word(&self, at: u64) -> &AtomicU32 {
+            &self.0[at as usize / 4]
+        }
+
+        /// Has the program wait; returns where.
+        fn wait(&'static self) -> Detached {
+            let (words, _) = wake_block::MAGIC.as_chunks::<4>();
+            for (word, bytes) in self.0.iter().zip(words) {
+                word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
+            }
+            let says = self.word(wake_block::SAYS);
+            says.store(WAKE_SAYS, Ordering::SeqCst);
+            let state = self.word(wake_block::STATE);
+            state.store(WAKE_WAITING, Ordering::SeqCst);
+            Detached {
+                process: ProcessId::of(std::process::id()).expect("it runs"),
+                wake_block: self.0.as_ptr() as u64,
+            }
+        }
+
+        /// Has the program come back as soon as it is woken; returns its end of the connection.
+        fn come(&self, session: &Session) -> Connection<ToAgent, FromAgent> {
+            let state = self.word(wake_block::STATE);
+            let exchange =
+                |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+            while exchange(WAKE_REATTACH, WAKE_IDLE).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (arrival, program) = agents::arrival(self.0.as_ptr() as u64);
+            let expected = {
+                let mut inner = session.lock();
+                let member = inner.member(arrival.process);
+                member.and_then(|it| it.expected.take())
+            };
+            let expected = expected.expect("it is waited for");
+            expected.send(arrival).expect("taken");
+            Connection::new(program.into(), "the daemon")
+        }
+    }
 
     /// A process that has ended.
     fn ended() -> ProcessId {
@@ -603,5 +660,79 @@ mod tests {
         let kept = session.lock().entry.clone();
         assert!(kept.is_some_and(|it| it.complete) && entry.data.folder.exists());
         session.ended(None);
+    }
+
+    #[test]
+    fn a_process_that_comes_back_at_the_second_attempt_keeps_its_worker() {
+        static BLOCK: Block = Block::new();
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let detached = BLOCK.wait();
+        let own = detached.process;
+        // Another process of the session, which has come back.
+        let (mut other, _program) = agents::arrival(0);
+        other.process.start = 1;
+        let (of_other, _its_worker) = played();
+        attach::adopt(&session, other, &of_other).expect("adopted");
+        let (worker, played_worker) = played();
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Orphaned;
+            let member = inner.member_or_new(own);
+            member.detached = Some(detached);
+            member.returned.worker = Some(worker.clone());
+        }
+        let agent_of = |inner: &Inner| {
+            let member = inner.members.iter().find(|it| it.process == own);
+            member.is_some_and(|it| it.agent.is_some())
+        };
+        let session = &session;
+        let until = |has_agent: bool| {
+            let look = |inner: &Inner| (agent_of(inner) == has_agent).then_some(());
+            session.wait_for(PATIENCE, look).expect("in time");
+        };
+        let attachments = std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let first = BLOCK.come(session);
+                first.recv(PATIENCE).expect("welcomed");
+                until(true);
+                // It lacks a resource, and waits to be woken again.
+                drop(first);
+                let second = BLOCK.come(session);
+                second.recv(PATIENCE).expect("welcomed");
+                second.send(&FromAgent::Mapped, &[]).expect("sent");
+                second.recv(PATIENCE).expect("let go on");
+                second.send(&FromAgent::Resumed, &[]).expect("sent");
+                second
+            });
+            let worker = scope.spawn(|| {
+                let mut attachments = 0;
+                loop {
+                    let answer = match played_worker.recv(PATIENCE).expect("asked").0 {
+                        ToWorker::Attach => {
+                            attachments += 1;
+                            FromWorker::Attached
+                        }
+                        ToWorker::Exit => return attachments,
+                        // The end of its first connection has been noted when it is woken again.
+                        _ => {
+                            until(false);
+                            FromWorker::Detached
+                        }
+                    };
+                    played_worker.send(&answer, &[]).expect("sent");
+                }
+            });
+            join_within(&daemon, session, PATIENCE);
+            let state = session.lock().state;
+            assert_eq!(state, SessionState::Running);
+            assert!(!session.checkpointing.load(Ordering::Acquire));
+            let second = program.join().expect("it goes on");
+            session.ended(None);
+            drop(second);
+            worker.join().expect("told to end")
+        });
+        assert_eq!(attachments, 2);
     }
 }

@@ -205,6 +205,8 @@ fn join_within(daemon: &Arc<Daemon>, session: &Arc<Session>, limit: Duration) {
     busy.get_or_insert_with(|| session.busy.lock());
     if !vain.is_empty() {
         if pause::park_again(session) {
+            // If it has yielded, it is resumed when there is room for it.
+            daemon.priorities.tell();
             return;
         }
         lost = true;
@@ -477,7 +479,8 @@ mod tests {
     use super::*;
     use crate::agent::scene as agents;
     use crate::daemon::scene;
-    use crate::pause::data::Entry;
+    use crate::pause::data::{Entry, EntryPart};
+    use crate::priority::yielded::Yielded;
     use crate::worker::scene::played;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -734,5 +737,39 @@ mod tests {
             worker.join().expect("told to end")
         });
         assert_eq!(attachments, 2);
+    }
+
+    #[test]
+    fn a_session_that_has_yielded_and_is_paused_again_is_known_to_wait() {
+        static BLOCK: Block = Block::new();
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let detached = BLOCK.wait();
+        let mut entry = Entry::plan(&daemon, &session, None).expect("planned");
+        entry.make(1).expect("made");
+        entry.complete = true;
+        entry.parts.push(EntryPart {
+            process: detached.process,
+            kernels_first: false,
+            state: String::new(),
+            chunks: String::new(),
+        });
+        {
+            let mut inner = session.lock();
+            inner.state = SessionState::Orphaned;
+            inner.entry = Some(entry);
+            inner.yielded = Some(Yielded {
+                to: "high".to_owned(),
+                since: 0,
+            });
+            inner.member_or_new(detached.process).detached = Some(detached);
+        }
+        let seen = daemon.priorities.changes();
+        // There is no driver for its resumption.
+        join_within(&daemon, &session, Duration::ZERO);
+        assert_eq!(session.lock().state, SessionState::Paused);
+        assert!(daemon.priorities.changes() > seen, "it is not looked for");
+        session.ended(None);
     }
 }

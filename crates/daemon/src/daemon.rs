@@ -35,6 +35,8 @@ const WORKERS_LOG: &str = "workers.log";
 const ENDED_SESSIONS: usize = 200;
 /// How long the program of a restore may run before the daemon knows its processes.
 const RESTORE_TIME: Duration = Duration::from_secs(5);
+/// How long starting a program may take.
+const START_TIME: Duration = Duration::from_secs(5);
 /// How long ending a session may take.
 const END_TIME: Duration = Duration::from_secs(15);
 
@@ -60,10 +62,18 @@ pub struct Daemon {
     pub priorities: Priorities,
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
-    sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    sessions: Mutex<Sessions>,
     /// CRIU's findings about the kernel, once it has some; `None` inside if CRIU keeps them itself.
     kernel: OnceLock<Option<Kerndat>>,
     started: u64,
+}
+
+/// The sessions of a daemon.
+#[derive(Default)]
+struct Sessions {
+    by_name: BTreeMap<String, Arc<Session>>,
+    /// Whether none is added any more.
+    are_closed: bool,
 }
 
 impl Daemon {
@@ -163,7 +173,7 @@ impl Daemon {
 
     /// All sessions, by name.
     pub fn sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().values().cloned().collect()
+        self.sessions.lock().by_name.values().cloned().collect()
     }
 
     /// The session called `name`.
@@ -171,13 +181,18 @@ impl Daemon {
     /// # Errors
     /// `NotFound`.
     pub fn session(&self, name: &str) -> Result<Arc<Session>> {
-        self.sessions.lock().get(name).cloned().ok_or_else(|| {
-            fail(
-                FailureKind::NotFound,
-                format!("there is no session `{name}`"),
-            )
-            .hint("`fermata ps` lists the sessions")
-        })
+        self.sessions
+            .lock()
+            .by_name
+            .get(name)
+            .cloned()
+            .ok_or_else(|| {
+                fail(
+                    FailureKind::NotFound,
+                    format!("there is no session `{name}`"),
+                )
+                .hint("`fermata ps` lists the sessions")
+            })
     }
 
     /// The session that is called `text`, or that has the process with this number.
@@ -234,7 +249,7 @@ impl Daemon {
     /// Adds a session under `name`, or under a free one made from `base`.
     ///
     /// # Errors
-    /// `User` when a live session has the name.
+    /// `User` when a live session has the name; `Locked` when the daemon is about to end.
     pub fn add(
         &self,
         name: Option<&str>,
@@ -242,6 +257,12 @@ impl Daemon {
         plan: impl FnOnce(String, PathBuf) -> Plan,
     ) -> Result<Arc<Session>> {
         let mut sessions = self.sessions.lock();
+        if sessions.are_closed {
+            let message = "the daemon is ending: it starts no session";
+            return Err(fail(FailureKind::Locked, message)
+                .hint("try again: the command starts the next daemon"));
+        }
+        let sessions = &mut sessions.by_name;
         let folder = session::folder(&self.paths.runtime);
         let name = match name {
             Some(name) => name.to_owned(),
@@ -288,19 +309,22 @@ impl Daemon {
             })?;
         }
         sessions.insert(name, session.clone());
-        prune(&mut sessions);
+        prune(sessions);
         Ok(session)
     }
 
     /// Adds a session that an earlier daemon has left.
     pub(crate) fn found(&self, session: &Arc<Session>) {
         let name = session.name.clone();
-        self.sessions.lock().insert(name, Arc::clone(session));
+        self.sessions
+            .lock()
+            .by_name
+            .insert(name, Arc::clone(session));
     }
 
     /// Removes a session and its folder.
     pub fn remove(&self, session: &Arc<Session>) {
-        let mut sessions = self.sessions.lock();
+        let sessions = &mut self.sessions.lock().by_name;
         let its = |it: &Arc<Session>| Arc::ptr_eq(it, session);
         if !sessions.get(&session.name).is_some_and(its) {
             // It had ended, and its name and folder belong to another session.
@@ -341,8 +365,25 @@ impl Daemon {
         tier.status(&workers)
     }
 
-    /// Ends all sessions and spare workers.
+    /// Adds no session from now on, because the daemon is about to end; unless `force`, only if no session is live.
+    ///
+    /// # Errors
+    /// The names of the live sessions; others can be added as before.
+    pub fn close_sessions(&self, force: bool) -> std::result::Result<(), Vec<String>> {
+        let mut sessions = self.sessions.lock();
+        let live = sessions.by_name.values().filter(|it| it.live());
+        let live: Vec<String> = live.map(|it| it.name.clone()).collect();
+        if !force && !live.is_empty() {
+            return Err(live);
+        }
+        sessions.are_closed = true;
+        Ok(())
+    }
+
+    /// Ends all sessions and spare workers, for good.
     pub fn close(&self) {
+        // With force it does not fail.
+        let _ = self.close_sessions(true);
         if let Some(cache) = &self.cache {
             cache.close();
         }
@@ -350,6 +391,9 @@ impl Daemon {
         self.monitors.close();
         let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
         for session in &live {
+            // A program that is just being started would be left behind.
+            let is_begun = |it: &Inner| it.root.is_some() || it.state != SessionState::Running;
+            let _ = session.wait_for(START_TIME, |it| is_begun(it).then_some(()));
             // Fails only when it has just ended.
             let _ = session.signal(rustix::process::Signal::KILL.as_raw());
         }
@@ -533,6 +577,26 @@ mod tests {
         second.checkpoint_is_over();
         daemon.remove(&second);
         assert!(daemon.session("x").is_err() && !second.dir.exists());
+    }
+
+    #[test]
+    fn a_daemon_that_is_about_to_end_starts_no_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let first = daemon.add(Some("first"), "", plan).expect("added");
+        let live = daemon.close_sessions(false).expect_err("one is live");
+        assert_eq!(live, ["first"]);
+        let second = daemon.add(Some("second"), "", plan);
+        second.expect("the daemon goes on").ended(None);
+        first.ended(None);
+        daemon.close_sessions(false).expect("none is live");
+        let third = daemon.add(Some("third"), "", plan).err();
+        assert_eq!(third.expect("it ends").kind, FailureKind::Locked);
+        let folder = tempfile::tempdir().expect("a folder");
+        let killed = scene::daemon(folder.path());
+        killed.close();
+        let first = killed.add(Some("first"), "", plan).err();
+        assert_eq!(first.expect("it ends").kind, FailureKind::Locked);
     }
 
     #[test]

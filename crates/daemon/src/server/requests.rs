@@ -319,16 +319,10 @@ fn wait(session: &Session, user: &User) -> Result<FromDaemon> {
 }
 
 fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
-    let live: Vec<String> = daemon
-        .sessions()
-        .iter()
-        .filter(|s| s.live())
-        .map(|s| s.name.clone())
-        .collect();
-    if !force && !live.is_empty() {
+    daemon.close_sessions(force).map_err(|live| {
         let message = format!("{} session(s) still run: {}", live.len(), live.join(", "));
-        return Err(fail(FailureKind::User, message).hint("end them with `fermata kill NAME`"));
-    }
+        fail(FailureKind::User, message).hint("end them with `fermata kill NAME`")
+    })?;
     Ok(FromDaemon::Done)
 }
 

@@ -393,7 +393,11 @@ fn is_free(session: &Session, detached: Detached) -> bool {
 }
 
 fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
-    session.lock().note = None;
+    {
+        let mut inner = session.lock();
+        // A pause for another session that the last daemon was at, or a resumption after one, is over.
+        (inner.note, inner.yielded) = (None, None);
+    }
     session.goes_on();
     info!(session = %session.name, "session `{}` has come back", session.name);
     let (workers, resumed) = {
@@ -533,6 +537,13 @@ mod tests {
         }
     }
 
+    fn yielded() -> Yielded {
+        Yielded {
+            to: "high".to_owned(),
+            since: 0,
+        }
+    }
+
     /// A process that has ended.
     fn ended() -> ProcessId {
         let mut program = Command::new("cat")
@@ -555,6 +566,8 @@ mod tests {
         {
             let mut inner = session.lock();
             inner.state = SessionState::Orphaned;
+            // It was just resumed.
+            inner.yielded = Some(yielded());
             inner.member_or_new(ended());
             inner.member_or_new(parked).detached = Some(Detached {
                 process: parked,
@@ -564,11 +577,12 @@ mod tests {
             inner.member_or_new(own);
         }
         join_within(&daemon, &session, Duration::ZERO);
-        let (state, left) = {
+        {
             let inner = session.lock();
-            (inner.state, inner.members.len())
-        };
-        assert_eq!((state, left), (SessionState::Running, 0));
+            assert_eq!(inner.state, SessionState::Running);
+            assert!(inner.members.is_empty());
+            assert!(inner.yielded.is_none(), "its next pause is its user's");
+        }
         session.ended(None);
     }
 
@@ -759,10 +773,7 @@ mod tests {
             let mut inner = session.lock();
             inner.state = SessionState::Orphaned;
             inner.entry = Some(entry);
-            inner.yielded = Some(Yielded {
-                to: "high".to_owned(),
-                since: 0,
-            });
+            inner.yielded = Some(yielded());
             inner.member_or_new(detached.process).detached = Some(detached);
         }
         let seen = daemon.priorities.changes();

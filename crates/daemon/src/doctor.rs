@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fermata_control::user::{Check, CheckState, DeviceChoice};
 
-use crate::checkpoint::preflight;
+use crate::checkpoint::preflight::{self, Obstacle};
 use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::Failure;
@@ -62,13 +62,12 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
         Ok(()) => check("state", CheckState::Ok, "the program runs", ""),
         Err(failure) => failed("state", CheckState::Fail, failure),
     }];
-    let processes = session.processes();
-    let root = processes.root;
-    let mut obstacles = root
-        .map(|root| preflight::obstacles(root.pid, &processes))
-        .unwrap_or_default();
+    let root = session.processes().root;
     // The driver closes those of a program that holds the GPU itself.
-    obstacles.retain(|it| !(it.gpu && session.foreign));
+    let counts = |it: &Obstacle| !(it.gpu && session.foreign);
+    let obstacles = root
+        .map(|root| preflight::obstacles(root.pid, || session.processes(), counts))
+        .unwrap_or_default();
     if obstacles.is_empty() && root.is_some() {
         checks.push(check(
             "descriptors",

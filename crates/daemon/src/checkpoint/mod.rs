@@ -154,7 +154,7 @@ impl<'a> Taking<'a> {
                     format!("session `{}` has ended", session.name),
                 )
             })?;
-        preflight::check_tree(root.pid, &session.processes(), request.tcp_close)?;
+        preflight::check_tree(root.pid, || session.processes(), request.tcp_close)?;
         let (folder, name) = target(daemon, &session.name, request.output.as_ref())?;
         // Remains of a killed checkpoint take space, too: opening the store and sweeping drafts remove them.
         let store = daemon.store()?;

@@ -10,6 +10,7 @@ use fermata_hostmem::Maps;
 
 use crate::failure::{Hint, Result, fail};
 use crate::open_files::gpu_files::{GPU, mapped_device, opened_by};
+use crate::open_files::sockets::settled;
 use crate::open_files::tcp::live;
 use crate::open_files::unix_sockets;
 use crate::proc::{self, ProcessId};
@@ -43,9 +44,31 @@ impl Obstacle {
     }
 }
 
-/// All obstacles in the tree below `root`, the first of these processes of a session.
-pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
-    let tree = proc::tree(root);
+/// The obstacles that count in the tree below `root`, the first of the processes of a session.
+pub fn obstacles(
+    root: u32,
+    processes: impl FnMut() -> Processes,
+    counts: impl Fn(&Obstacle) -> bool,
+) -> Vec<Obstacle> {
+    found_in(|| proc::tree(root), processes, counts)
+}
+
+/// The obstacles that count in the tree of a program that runs. Each look reads the tree anew: in an older one, what a process
+/// has left to a child that it has started since is held by a process outside.
+fn found_in(
+    mut tree: impl FnMut() -> Vec<u32>,
+    mut processes: impl FnMut() -> Processes,
+    counts: impl Fn(&Obstacle) -> bool,
+) -> Vec<Obstacle> {
+    settled(|| {
+        let mut found = look(&tree(), &processes());
+        found.retain(&counts);
+        found
+    })
+}
+
+/// All obstacles in a tree of processes, of which these are a session's, at one look.
+pub fn look(tree: &[u32], processes: &Processes) -> Vec<Obstacle> {
     let mut found: Vec<Obstacle> = processes
         .agents
         .iter()
@@ -54,7 +77,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
         .collect();
     found.extend(tree.iter().copied().filter_map(traced));
     found.extend(tree.iter().copied().flat_map(of_process));
-    found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {
+    found.extend(live::unsaved(tree).into_iter().map(|it| Obstacle {
         pid: it.holder.pid,
         what: holds(it.holder.pid, it.holder.descriptor, &it.what),
         hint: it.hint.to_owned(),
@@ -69,7 +92,7 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
         .chain([std::process::id()])
         .collect();
     found.extend(
-        unix_sockets::unsaved(&tree, &ours)
+        unix_sockets::unsaved(tree, &ours)
             .into_iter()
             .map(|it| Obstacle {
                 pid: it.holder.pid,
@@ -216,10 +239,12 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
 ///
 /// # Errors
 /// `NotCheckpointable`, naming the first.
-pub fn check_tree(root: u32, processes: &Processes, tcp_close: bool) -> Result<()> {
-    let mut obstacles = obstacles(root, processes);
-    obstacles.retain(|it| !(it.connection && tcp_close));
-    refuse(obstacles, "`fermata doctor NAME` lists them")
+pub fn check_tree(root: u32, processes: impl FnMut() -> Processes, tcp_close: bool) -> Result<()> {
+    let counts = |it: &Obstacle| !(it.connection && tcp_close);
+    refuse(
+        obstacles(root, processes, counts),
+        "`fermata doctor NAME` lists them",
+    )
 }
 
 /// Refuses if there are obstacles; `others` tells the user where to find those after the first.
@@ -297,7 +322,7 @@ mod tests {
         while proc::name_of(pid) != "sleep" {
             assert!(Instant::now() < until, "it does not start");
         }
-        let refused = check_tree(pid, &Processes::default(), false).expect_err("a connection");
+        let refused = check_tree(pid, Processes::default, false).expect_err("a connection");
         for word in [
             "sleep",
             "descriptor 0",
@@ -307,17 +332,51 @@ mod tests {
             assert!(refused.message.contains(word), "{}", refused.message);
         }
         assert!(refused.hint.contains("--tcp-close"));
-        check_tree(pid, &uses, true).expect("it may be closed");
+        check_tree(pid, || uses.clone(), true).expect("it may be closed");
         let process = ProcessId::of(pid).expect("it runs");
         process.signal(rustix::process::Signal::STOP);
         while !process.is_stopped() {
             assert!(Instant::now() < until, "it is not stopped");
         }
-        let refused = check_tree(pid, &uses, true).expect_err("stopped");
+        let refused = check_tree(pid, || uses.clone(), true).expect_err("stopped");
         assert!(refused.hint.contains("kill -CONT"), "{}", refused.hint);
         // One that does not use CUDA is left to CRIU.
-        check_tree(pid, &Processes::default(), true).expect("CRIU can dump it");
+        check_tree(pid, Processes::default, true).expect("CRIU can dump it");
         process.signal(rustix::process::Signal::KILL);
         child.wait().expect("waited");
+    }
+    #[test]
+    fn what_a_process_has_left_to_a_child_that_it_starts_is_no_obstacle() {
+        use std::os::fd::OwnedFd;
+        use std::os::unix::net::UnixStream;
+        use std::process::Command;
+
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let held_by = |end: UnixStream| {
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(OwnedFd::from(end));
+            command.spawn().expect("sleep starts")
+        };
+        let (mut parent, mut child) = (held_by(one), held_by(other));
+        let mut looks = 0;
+        let trees = || {
+            looks += 1;
+            match looks {
+                // The child is started after this look at the tree.
+                1 => vec![parent.id()],
+                _ => vec![parent.id(), child.id()],
+            }
+        };
+        // Before a child executes its program it has all descriptors of the test.
+        let is_input = |it: &Obstacle| it.what.contains("descriptor 0,");
+        assert_eq!(found_in(trees, Processes::default, is_input), []);
+        assert!(looks > 1);
+        let parent_only = || vec![parent.id()];
+        let found = found_in(parent_only, Processes::default, is_input);
+        assert_eq!(found.len(), 1, "{found:?}");
+        for it in [&mut parent, &mut child] {
+            it.kill().expect("killed");
+            it.wait().expect("waited");
+        }
     }
 }

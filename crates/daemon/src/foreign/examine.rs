@@ -12,11 +12,12 @@ use fermata_control::worker::{Device, FailureKind};
 
 use super::helper::Helper;
 use super::{memory, outside};
-use crate::checkpoint::preflight::{self, Obstacle};
+use crate::checkpoint::preflight;
 use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint as _, Result, fail};
 use crate::gpu::driver::Driver;
+use crate::open_files::sockets::settles;
 use crate::proc::{self, ProcessId};
 use crate::session::{Processes, Session};
 use crate::worker::Variables;
@@ -31,6 +32,9 @@ const SOFT_DEVICES: [&str; 4] = [
     "FERMATA_SOFTGPU_NAME",
     "FERMATA_SOFTGPU_COMPUTE_CAPABILITY",
 ];
+
+/// Where users find the obstacles after the first.
+const OTHERS: &str = "the next attempt names the next";
 
 /// A foreign program that can be checkpointed, as far as can be known beforehand.
 pub(super) struct Target {
@@ -98,22 +102,20 @@ impl Target {
         };
         let helper = Helper::start(daemon, &driver, &variables)?;
         let described = helper.describe()?;
-        let stands = helper.stands(&tree)?;
-        let mut using = Vec::new();
-        let mut device_bytes = 0;
-        for (pid, stand) in tree.iter().copied().zip(stands) {
-            match stand {
-                DriverStand::Running { device_bytes: has } => {
-                    using.push(pid);
-                    device_bytes += has.unwrap_or(0);
-                }
-                other => check_stand(pid, &other)?,
+        let look = || {
+            let tree = proc::tree(root.pid);
+            match helper.stands(&tree) {
+                Ok(stands) => Uses::of(root.pid, &tree, stands, tcp_close).map(Ok),
+                // Another look finds no other driver.
+                Err(failure) => Ok(Err(failure)),
             }
-        }
-        if using.is_empty() {
-            return Err(no_cuda(root.pid));
-        }
-        let target = Self {
+        };
+        let Uses {
+            using,
+            device_bytes,
+        } = settles(look)??;
+        memory::check(device_bytes)?;
+        Ok(Self {
             root,
             name: match session {
                 Some(session) => session.name.clone(),
@@ -126,35 +128,61 @@ impl Target {
             version: described.version,
             variables,
             device_bytes,
-        };
-        let mut obstacles = target.obstacles(tcp_close);
-        obstacles.retain(|it| !it.gpu || !target.using.contains(&it.pid));
-        preflight::refuse(obstacles, "the next attempt names the next")?;
-        memory::check(target.device_bytes)?;
-        Ok(target)
-    }
-
-    /// What stands in the way of CRIU.
-    fn obstacles(&self, tcp_close: bool) -> Vec<Obstacle> {
-        let processes = Processes {
-            root: Some(self.root),
-            agents: self.using.clone(),
-            workers: Vec::new(),
-        };
-        let mut found = preflight::obstacles(self.root.pid, &processes);
-        found.retain(|it| !(it.connection && tcp_close));
-        found.extend(outside::obstacles(&proc::tree(self.root.pid)));
-        found
+        })
     }
 
     /// Refuses where the driver has left something of a GPU open.
     ///
     /// # Errors
     /// `NotCheckpointable`, naming it.
-    pub fn check_closed(&self, tcp_close: bool) -> Result<()> {
-        let mut obstacles = self.obstacles(tcp_close);
-        obstacles.retain(|it| it.gpu);
-        preflight::refuse(obstacles, "the next attempt names the next")
+    pub fn check_closed(&self) -> Result<()> {
+        let obstacles = preflight::obstacles(self.root.pid, || users(&self.using), |it| it.gpu);
+        preflight::refuse(obstacles, OTHERS)
+    }
+}
+
+/// What uses CUDA of a program that can be checkpointed.
+struct Uses {
+    using: Vec<u32>,
+    device_bytes: u64,
+}
+
+impl Uses {
+    /// That of the processes `tree` below `root`, which stand so with the driver, at one look.
+    ///
+    /// # Errors
+    /// The first thing that stands in the way.
+    fn of(root: u32, tree: &[u32], stands: Vec<DriverStand>, tcp_close: bool) -> Result<Self> {
+        let mut using = Vec::new();
+        let mut device_bytes = 0;
+        for (pid, stand) in tree.iter().copied().zip(stands) {
+            match stand {
+                DriverStand::Running { device_bytes: has } => {
+                    using.push(pid);
+                    device_bytes += has.unwrap_or(0);
+                }
+                other => check_stand(pid, &other)?,
+            }
+        }
+        if using.is_empty() {
+            return Err(no_cuda(root));
+        }
+        let mut obstacles = preflight::look(tree, &users(&using));
+        obstacles.retain(|it| !(it.connection && tcp_close || it.gpu && using.contains(&it.pid)));
+        obstacles.extend(outside::obstacles(tree));
+        preflight::refuse(obstacles, OTHERS)?;
+        Ok(Self {
+            using,
+            device_bytes,
+        })
+    }
+}
+
+/// The processes of a program, of which these use CUDA.
+fn users(using: &[u32]) -> Processes {
+    Processes {
+        agents: using.to_vec(),
+        ..Processes::default()
     }
 }
 

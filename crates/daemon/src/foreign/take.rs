@@ -177,7 +177,7 @@ impl<'a> ByDriver<'a> {
         let moved = after.saturating_sub(before);
         self.phases.moved("driver", moved);
         moments::pass("foreign-moved");
-        self.target.check_closed(self.tcp_close)?;
+        self.target.check_closed()?;
         report("host", 0, 0);
         let (connections, held) = self.phases.time("host", || self.dump(dumping))?;
         let processes = in_dump(&self.draft.host(), &numbers)?;

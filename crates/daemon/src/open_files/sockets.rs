@@ -7,7 +7,7 @@ use fermata_control::wait;
 
 use crate::proc;
 
-/// The kernel's tables of sockets change while they are read: what stands in the way of a checkpoint is looked at so often.
+/// A program and the kernel's tables change while they are read: what stands in the way of a checkpoint is looked for so often.
 const LOOKS: u32 = 3;
 /// Between two looks.
 const TURN: Duration = Duration::from_millis(10);
@@ -32,16 +32,28 @@ pub struct Unsaved {
     pub hint: &'static str,
 }
 
-/// What `look` finds, which looks [`LOOKS`] times unless it finds nothing.
-pub fn settled(mut look: impl FnMut() -> Vec<Unsaved>) -> Vec<Unsaved> {
-    let (mut found, mut left) = (Vec::new(), LOOKS);
+/// What the last look finds, of [`LOOKS`] unless one finds nothing. Each look has to read the processes of the program anew.
+pub fn settled<T>(mut look: impl FnMut() -> Vec<T>) -> Vec<T> {
+    let free = || match look() {
+        found if found.is_empty() => Ok(()),
+        found => Err(found),
+    };
+    settles(free).err().unwrap_or_default()
+}
+
+/// What the last look says, of [`LOOKS`] unless one succeeds. Each look has to read the processes of the program anew.
+///
+/// # Errors
+/// That of the last look.
+pub fn settles<T, E>(mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let mut left = LOOKS;
     // Polled: the kernel tells nobody of a change to its tables.
-    wait::until(Duration::MAX, TURN, || {
-        found = look();
+    let last = wait::until(Duration::MAX, TURN, || {
+        let said = look();
         left -= 1;
-        (found.is_empty() || left == 0).then_some(())
+        (said.is_ok() || left == 0).then_some(said)
     });
-    found
+    last.expect("the wait ends with the last look")
 }
 
 /// The sockets that processes hold, by inode.

@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-use crate::open_files::sockets::{Holder, Unsaved, holders, settled};
+use crate::open_files::sockets::{Holder, Unsaved, holders};
 use crate::proc;
 
 /// `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -59,17 +59,15 @@ struct Socket {
     waiting: Vec<u32>,
 }
 
-/// The Unix sockets of the processes `tree` that are connected to a process outside, which is none of `ours`.
+/// The Unix sockets of the processes `tree` that are connected to a process outside, which is none of `ours`, at one look.
 pub fn unsaved(tree: &[u32], ours: &[u32]) -> Vec<Unsaved> {
-    settled(|| {
-        let held = holders(tree);
-        // A kernel that does not tell leaves it to CRIU.
-        let table = match held.is_empty() {
-            true => Vec::new(),
-            false => table().unwrap_or_default(),
-        };
-        judge(&table, &held, ours)
-    })
+    let held = holders(tree);
+    // A kernel that does not tell leaves it to CRIU.
+    let table = match held.is_empty() {
+        true => Vec::new(),
+        false => table().unwrap_or_default(),
+    };
+    judge(&table, &held, ours)
 }
 
 fn judge(table: &[Socket], held: &HashMap<u64, Holder>, ours: &[u32]) -> Vec<Unsaved> {
@@ -222,6 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::open_files::sockets::settled;
 
     /// A process that holds a socket as its standard input.
     fn holding(socket: &UnixStream) -> Child {
@@ -242,6 +241,7 @@ mod tests {
         let (mut first, mut second) = (holding(&one), holding(&other));
         drop((one, other));
         let tree = [first.id()];
+        let unsaved = |tree: &[u32], ours: &[u32]| settled(|| unsaved(tree, ours));
         let found = unsaved(&tree, &[]);
         assert_eq!(found.len(), 1, "{found:?}");
         let holder = Holder {

@@ -12,7 +12,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Ends, state};
-use crate::open_files::sockets::{Holder, Unsaved, holders, settled};
+use crate::open_files::sockets::{Holder, Unsaved, holders};
 
 /// A socket in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,13 @@ pub const CLOSE_HINT: &str = "close it before the checkpoint, or take the image 
 const ACCEPT_HINT: &str = "try again when the program has accepted them, or take the image with `--tcp-close`, without \
                            them";
 
-/// The sockets of the processes `tree` that an image cannot hold.
+/// The sockets of the processes `tree` that an image cannot hold, at one look.
 pub fn unsaved(tree: &[u32]) -> Vec<Unsaved> {
-    settled(|| {
-        let held = holders(tree);
-        match (held.is_empty(), tree.first()) {
-            (false, Some(root)) => judge(&sockets(*root), &held),
-            _ => Vec::new(),
-        }
-    })
+    let held = holders(tree);
+    match (held.is_empty(), tree.first()) {
+        (false, Some(root)) => judge(&sockets(*root), &held),
+        _ => Vec::new(),
+    }
 }
 
 /// Whether the connection that process `pid` has from one end to another is held at its other end by a process that is
@@ -184,6 +182,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::open_files::sockets::settled;
 
     #[test]
     fn a_line_of_the_table_is_read() {
@@ -265,7 +264,7 @@ mod tests {
         let number = |it: &dyn AsRawFd| it.as_raw_fd().unsigned_abs();
         let me = [std::process::id()];
         let of = |descriptors: &[u32]| {
-            let mut all = unsaved(&me);
+            let mut all = settled(|| unsaved(&me));
             all.retain(|it| descriptors.contains(&it.holder.descriptor));
             all
         };

@@ -27,7 +27,7 @@ pub enum ToHelper {
         /// Their numbers.
         pids: Vec<u32>,
     },
-    /// Let no call of these begin any more; all, or none [`FromHelper::Done`].
+    /// Let no call of these begin any more; all, or none [`FromHelper::Done`]. After a refusal the helper holds none of them.
     Lock {
         /// Their numbers.
         pids: Vec<u32>,
@@ -52,6 +52,9 @@ pub enum ToHelper {
         /// Their numbers.
         pids: Vec<u32>,
     },
+    /// Bring those to where they run that the helper has locked itself [`FromHelper::Done`]. All are tried; what another one has
+    /// locked stays so.
+    BringBackHeld,
     /// These need not be brought back when the daemon ends [`FromHelper::Done`].
     Forget,
 }

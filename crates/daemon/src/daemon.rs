@@ -18,6 +18,7 @@ use crate::common::Commons;
 use crate::criu::Criu;
 use crate::criu::kerndat::Kerndat;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::foreign::under_way::UnderWay;
 use crate::gpu::driver::Driver;
 use crate::gpu::monitor::Monitors;
 use crate::images::cache::ImageCache;
@@ -60,6 +61,8 @@ pub struct Daemon {
     pub known: Known,
     /// Pauses and resumes sessions by priority.
     pub priorities: Priorities,
+    /// Checkpoints of foreign programs under way.
+    pub(crate) foreign: UnderWay,
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
     sessions: Mutex<Sessions>,
@@ -98,6 +101,7 @@ impl Daemon {
             monitors,
             known: Known::default(),
             priorities: Priorities::from_env(),
+            foreign: UnderWay::default(),
             executable,
             sessions: Mutex::default(),
             kernel: OnceLock::new(),

@@ -51,10 +51,41 @@ pub fn wanted() -> Option<Foreign> {
 }
 
 /// A driver, and the processes that are locked with it.
-struct Helper<'f> {
-    driver: Driver,
+struct Helper<'f, D> {
+    driver: D,
     nvml: Option<&'f Path>,
     held: Vec<u32>,
+}
+
+/// What a driver does with processes.
+trait Calls: Sync {
+    fn stand(&self, pid: u32) -> Result<ProcessStand, DriverError>;
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
+    fn restore(&self, pid: u32, pairs: &[UuidPair]) -> Result<(), DriverError>;
+    fn unlock(&self, pid: u32) -> Result<(), DriverError>;
+}
+
+impl Calls for Driver {
+    fn stand(&self, pid: u32) -> Result<ProcessStand, DriverError> {
+        self.process_stand(pid)
+    }
+
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError> {
+        self.lock_process(pid, limit)
+    }
+
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError> {
+        self.checkpoint_process(pid)
+    }
+
+    fn restore(&self, pid: u32, pairs: &[UuidPair]) -> Result<(), DriverError> {
+        self.restore_process(pid, pairs)
+    }
+
+    fn unlock(&self, pid: u32) -> Result<(), DriverError> {
+        self.unlock_process(pid)
+    }
 }
 
 /// A process that a request names. Made before the driver is asked anything of it: then its end is its own, not that of a later
@@ -128,7 +159,7 @@ impl Foreign {
     }
 }
 
-impl Helper<'_> {
+impl Helper<'_, Driver> {
     fn answer(&mut self, request: ToHelper) -> FromHelper {
         let done = match request {
             ToHelper::Describe => return self.describe(),
@@ -137,6 +168,7 @@ impl Helper<'_> {
             ToHelper::Checkpoint { pids } => self.checkpoint(&pids),
             ToHelper::Restore { pids, pairs } => self.restore(&pids, &pairs),
             ToHelper::BringBack { pids } => self.bring_back(&pids),
+            ToHelper::BringBackHeld => self.bring_back_held(),
             ToHelper::Forget => {
                 self.held.clear();
                 Ok(())
@@ -167,7 +199,7 @@ impl Helper<'_> {
     fn stands(&self, pids: &[u32]) -> Vec<DriverStand> {
         let bytes = self.nvml.map(fermata_nvml::memory_by_process);
         let bytes = bytes.and_then(Result::ok).unwrap_or_default();
-        let stand = |pid: &u32| match self.driver.process_stand(*pid) {
+        let stand = |pid: &u32| match self.driver.stand(*pid) {
             Err(error) => DriverStand::Unknown(error.name.into_owned()),
             Ok(ProcessStand::Running) => DriverStand::Running {
                 device_bytes: bytes.get(pid).copied(),
@@ -178,18 +210,20 @@ impl Helper<'_> {
         };
         pids.iter().map(stand).collect()
     }
+}
 
+impl<D: Calls> Helper<'_, D> {
     fn lock(&mut self, pids: &[u32], limit: Duration) -> Result<(), Refusal> {
         for life in Life::of_all(pids) {
             let pid = life.pid;
             // Recorded before the answer: if the daemon ends now, `release` still finds the process.
             self.held.push(pid);
-            let done = self.driver.lock_process(pid, limit);
+            let done = self.driver.lock(pid, limit);
             let done = done.map_err(|error| refusal(pid, DriverStep::Lock, &error));
             if let Err(refusal) = life.unless_over(DYING, done) {
                 self.held.pop();
                 // The first reason is of more use than a failure of the way back.
-                let _ = self.bring_back(&self.held.clone());
+                let _ = self.bring_back_held();
                 return Err(refusal);
             }
         }
@@ -198,7 +232,7 @@ impl Helper<'_> {
 
     fn checkpoint(&self, pids: &[u32]) -> Result<(), Refusal> {
         let one = |life: &Life| {
-            let done = self.driver.checkpoint_process(life.pid);
+            let done = self.driver.checkpoint(life.pid);
             let done = done.map_err(|error| refusal(life.pid, DriverStep::Checkpoint, &error));
             life.unless_over(DYING, done)
         };
@@ -213,7 +247,7 @@ impl Helper<'_> {
     }
 
     fn restore_one(&self, life: &Life, pairs: &[UuidPair]) -> Result<(), Refusal> {
-        let done = self.driver.restore_process(life.pid, pairs);
+        let done = self.driver.restore(life.pid, pairs);
         let done = done.map_err(|error| refusal(life.pid, DriverStep::Restore, &error));
         life.unless_over(DYING, done)
     }
@@ -222,7 +256,7 @@ impl Helper<'_> {
     fn bring_back(&mut self, pids: &[u32]) -> Result<(), Refusal> {
         let one = |life: &Life| {
             let pid = life.pid;
-            let stand = self.driver.process_stand(pid);
+            let stand = self.driver.stand(pid);
             if stand == Ok(ProcessStand::Checkpointed) {
                 self.restore_one(life, &[])?;
             }
@@ -246,10 +280,15 @@ impl Helper<'_> {
         done
     }
 
+    /// The same for the processes that this helper has locked. Those that it was refused are held by another one.
+    fn bring_back_held(&mut self) -> Result<(), Refusal> {
+        self.bring_back(&self.held.clone())
+    }
+
     /// Lets calls of a process go on. One that does its last ones may have ended before the driver has the answer: the
     /// driver calls that an error, but the process has run.
     fn unlock_one(&self, life: &Life) -> Result<(), Refusal> {
-        let done = self.driver.unlock_process(life.pid);
+        let done = self.driver.unlock(life.pid);
         let done = done.map_err(|error| refusal(life.pid, DriverStep::Unlock, &error));
         life.unless_over(ENDING, done)
     }
@@ -263,8 +302,8 @@ impl Helper<'_> {
         let begun = Instant::now();
         // Polled: the kernel tells only the tracer of its end.
         wait::until(TRACED, TURN, || free().then_some(()));
-        let held = std::mem::take(&mut self.held);
-        let back = self.bring_back(&held);
+        let held = self.held.clone();
+        let back = self.bring_back_held();
         let waited = begun.elapsed().as_secs_f64();
         output::tell(&match back {
             Ok(()) => format!("processes {held:?} go on, {waited:.1} s after the daemon's end"),
@@ -352,7 +391,9 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::process::Command;
+    use std::sync::Mutex;
 
     use super::*;
 
@@ -381,6 +422,85 @@ mod tests {
         child.wait().expect("reaped");
         assert!(life.is_over(Duration::ZERO));
         assert!(Life::of(u32::MAX).is_over(Duration::ZERO));
+    }
+
+    /// A driver that several helpers call.
+    struct Played(Mutex<HashMap<u32, ProcessStand>>);
+
+    impl Played {
+        /// Brings a process from one of these stands to another.
+        fn step(
+            &self,
+            pid: u32,
+            from: &[ProcessStand],
+            to: ProcessStand,
+        ) -> Result<(), DriverError> {
+            let mut stands = self.0.lock().expect("whole");
+            let stand = stands.get_mut(&pid).filter(|it| from.contains(it));
+            *stand.ok_or_else(illegal_state)? = to;
+            Ok(())
+        }
+    }
+
+    impl Calls for &Played {
+        fn stand(&self, pid: u32) -> Result<ProcessStand, DriverError> {
+            let stands = self.0.lock().expect("whole");
+            stands.get(&pid).copied().ok_or_else(illegal_state)
+        }
+
+        fn lock(&self, pid: u32, _: Duration) -> Result<(), DriverError> {
+            self.step(pid, &[ProcessStand::Running], ProcessStand::Locked)
+        }
+
+        fn checkpoint(&self, pid: u32) -> Result<(), DriverError> {
+            self.step(pid, &[ProcessStand::Locked], ProcessStand::Checkpointed)
+        }
+
+        fn restore(&self, pid: u32, _: &[UuidPair]) -> Result<(), DriverError> {
+            self.step(pid, &[ProcessStand::Checkpointed], ProcessStand::Locked)
+        }
+
+        fn unlock(&self, pid: u32) -> Result<(), DriverError> {
+            self.step(pid, &[ProcessStand::Locked], ProcessStand::Running)
+        }
+    }
+
+    fn illegal_state() -> DriverError {
+        DriverError {
+            call: "played",
+            code: 401,
+            name: "CUDA_ERROR_ILLEGAL_STATE".into(),
+        }
+    }
+
+    #[test]
+    fn what_another_helper_has_locked_stays_so() {
+        let sleeper = || Command::new("sleep").arg("1000").spawn().expect("started");
+        let mut children = [sleeper(), sleeper()];
+        let [a, b] = [children[0].id(), children[1].id()];
+        let running = [(a, ProcessStand::Running), (b, ProcessStand::Running)];
+        let driver = Played(Mutex::new(HashMap::from(running)));
+        let helper = || Helper {
+            driver: &driver,
+            nvml: None,
+            held: Vec::new(),
+        };
+        let (mut first, mut second) = (helper(), helper());
+        let stands = || [a, b].map(|it| (&driver).stand(it).ok());
+        let [running, saved] = [ProcessStand::Running, ProcessStand::Checkpointed].map(Some);
+        first.lock(&[b], Duration::ZERO).expect("locked");
+        first.checkpoint(&[b]).expect("saved");
+        let refused = second.lock(&[a, b], Duration::ZERO);
+        assert_eq!(refused.map_err(|it| it.pid), Err(b));
+        assert_eq!(stands(), [running, saved], "all are locked, or none");
+        second.bring_back_held().expect("it holds none");
+        assert_eq!(stands(), [running, saved]);
+        first.bring_back_held().expect("it runs again");
+        assert_eq!(stands(), [running, running]);
+        for child in &mut children {
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use fermata_control::user::DeviceChoice;
 use fermata_control::worker::{Device, FailureKind};
 
 use super::helper::Helper;
+use super::under_way::Claim;
 use super::{memory, outside};
 use crate::checkpoint::preflight;
 use crate::criu::Criu;
@@ -56,6 +57,8 @@ pub(super) struct Target {
     pub variables: Variables,
     /// Bytes of device memory, as far as they are known.
     pub device_bytes: u64,
+    /// Keeps every other checkpoint from its processes.
+    _claim: Claim,
 }
 
 impl Target {
@@ -94,6 +97,7 @@ impl Target {
     ) -> Result<Self> {
         Criu::check_permitted()?;
         daemon.criu()?;
+        let claim = daemon.foreign.claim(root.pid)?;
         let tree = proc::tree(root.pid);
         let driver = driver_of(daemon, root.pid, &tree)?;
         let variables = match driver.soft {
@@ -128,6 +132,7 @@ impl Target {
             version: described.version,
             variables,
             device_bytes,
+            _claim: claim,
         })
     }
 

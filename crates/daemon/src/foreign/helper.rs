@@ -142,7 +142,7 @@ impl Helper {
     /// Moves `bytes` of device memory of locked processes into their host memory.
     ///
     /// # Errors
-    /// In words of users; [`Helper::bring_back`] is needed then.
+    /// In words of users; [`Helper::bring_back_held`] is needed then.
     pub fn checkpoint(&self, pids: &[u32], bytes: u64) -> Result<()> {
         let pids = pids.to_vec();
         self.done(&ToHelper::Checkpoint { pids }, time_of(bytes))
@@ -168,6 +168,15 @@ impl Helper {
     pub fn bring_back(&self, pids: &[u32], bytes: u64) -> Result<()> {
         let pids = pids.to_vec();
         self.done(&ToHelper::BringBack { pids }, time_of(bytes))
+    }
+
+    /// Brings to where they run those processes that this helper has locked itself, and none that another one holds; `bytes` is
+    /// what they may have in host memory.
+    ///
+    /// # Errors
+    /// In words of users: one of them stands still.
+    pub fn bring_back_held(&self, bytes: u64) -> Result<()> {
+        self.done(&ToHelper::BringBackHeld, time_of(bytes))
     }
 
     /// What is locked stays so when the daemon ends.

@@ -7,7 +7,7 @@
 //! ```
 //! The driver is called by a helper process (`helper`), which brings back what is locked when the daemon ends in the middle.
 //! `examine`: what a process is, and what stands in the way. `take`: the checkpoint. `back`: the restore. `gpus`: which
-//! GPU takes the place of which. `words`: what the driver's refusals mean.
+//! GPU takes the place of which. `under_way`: which programs are being checkpointed. `words`: what the driver's refusals mean.
 
 pub(crate) mod back;
 mod examine;
@@ -16,6 +16,7 @@ mod helper;
 mod memory;
 mod outside;
 mod take;
+pub(crate) mod under_way;
 mod words;
 
 use std::sync::Arc;

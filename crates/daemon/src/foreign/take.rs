@@ -267,7 +267,7 @@ impl<'a> ByDriver<'a> {
 /// Brings a program to where it runs; if its helper has ended, by another.
 fn bring_back(daemon: &Daemon, of: &Target) -> Result<()> {
     let (driver, bytes) = (&of.helper.driver, of.device_bytes);
-    match of.helper.bring_back(&of.using, bytes) {
+    match of.helper.bring_back_held(bytes) {
         Err(failure) if failure.kind == FailureKind::Internal => {
             warn!(
                 "another helper brings `{}` back: {}",

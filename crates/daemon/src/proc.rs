@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::wait;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
+
+/// In the flags of a thread: it has begun to end.
+const PF_EXITING: u32 = 0x4;
 
 /// A process, told from later ones with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -35,15 +39,26 @@ impl ProcessId {
         })
     }
 
-    /// Whether it still runs (a zombie does not).
+    /// Whether any thread of it has not ended: its first one may have. Until the last one has, the process may hold memory, files and
+    /// sockets.
     pub fn alive(&self) -> bool {
-        stat(self.pid).is_some_and(|s| s.start == self.start && s.state != 'Z')
+        stat(self.pid).is_some_and(|s| s.start == self.start && !s.is_last_zombie())
     }
 
-    /// Waits until it has ended; false if it has not within `limit`.
+    /// Waits until all its threads have ended; false if they have not within `limit`.
     pub fn ends_within(&self, limit: Duration) -> bool {
         let ended = |pid| wait::process_ends(pid, limit, || self.alive());
         pid_of(self.pid).is_none_or(ended)
+    }
+
+    /// Whether it has ended, or no thread of it runs any more: the rest of its end may take long, for it frees its memory.
+    pub fn is_ending(&self) -> bool {
+        !self.alive() || !any_thread_runs(self.pid)
+    }
+
+    /// As [`ProcessId::is_ending`], at the latest after `limit`. It waits for the whole end, so that usually nothing of it is left.
+    pub fn is_ending_within(&self, limit: Duration) -> bool {
+        self.is_ending() || self.ends_within(limit) || self.is_ending()
     }
 
     /// Whether a signal has stopped it.
@@ -67,22 +82,80 @@ pub fn runs(child: &Child) -> bool {
     ProcessId::of(child.id()).is_some_and(|it| it.alive())
 }
 
+/// Waits until all these processes have ended; false if one has not by `until`.
+pub fn all_end(processes: &[ProcessId], until: Instant) -> bool {
+    let left = || until.saturating_duration_since(Instant::now());
+    let ended = processes.iter().filter(|it| it.ends_within(left()));
+    ended.count() == processes.len()
+}
+
 /// The parts of `/proc/PID/stat` that are used.
 struct Stat {
     state: char,
     parent: u32,
+    /// `PF_*` of the kernel.
+    flags: u32,
+    /// How many threads the process has, with its first one as long as that is not waited for.
+    threads: u32,
     start: u64,
 }
 
+impl Stat {
+    /// Of a process: whether all its threads have ended.
+    fn is_last_zombie(&self) -> bool {
+        self.state == 'Z' && self.threads <= 1
+    }
+}
+
 fn stat(pid: u32) -> Option<Stat> {
-    let text = text(format!("/proc/{pid}/stat")).ok()?;
+    stat_of(&text(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn stat_of(text: &str) -> Option<Stat> {
     // The name in parentheses may contain anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     Some(Stat {
         state: fields.next()?.chars().next()?,
         parent: fields.next()?.parse().ok()?,
-        start: fields.nth(17)?.parse().ok()?,
+        flags: fields.nth(4)?.parse().ok()?,
+        threads: fields.nth(10)?.parse().ok()?,
+        start: fields.nth(1)?.parse().ok()?,
     })
+}
+
+/// Whether any thread of a process runs: it has not begun to end, nor been killed. What cannot be read may run.
+fn any_thread_runs(pid: u32) -> bool {
+    match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(threads) => threads.flatten().any(|it| runs_on(&it.path())),
+        Err(error) => !is_of_ended(&error),
+    }
+}
+
+/// Whether the thread with this folder in `/proc` runs.
+fn runs_on(thread: &Path) -> bool {
+    let read = |name: &str| {
+        fs::read(thread.join(name)).map(|it| String::from_utf8_lossy(&it).into_owned())
+    };
+    let (stat, status) = match (read("stat"), read("status")) {
+        (Ok(stat), Ok(status)) => (stat, status),
+        (Err(error), _) | (_, Err(error)) => return !is_of_ended(&error),
+    };
+    let ends = stat_of(&stat)
+        .is_some_and(|it| matches!(it.state, 'Z' | 'X') || it.flags & PF_EXITING != 0);
+    !ends && !is_killed(&status)
+}
+
+/// Whether a thread has `SIGKILL` to come, by its `/proc/PID/task/TID/status`: each thread of a process that is killed does.
+fn is_killed(status: &str) -> bool {
+    let pending = status.lines().find_map(|it| it.strip_prefix("SigPnd:"));
+    let signals = pending.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+    signals.is_some_and(|it| (it >> (Signal::KILL.as_raw() - 1)) & 1 != 0)
+}
+
+/// Whether a file of `/proc` cannot be read because its process, or thread, has ended.
+fn is_of_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
 /// A file of `/proc`; names of programs in it need not be UTF-8.
@@ -307,6 +380,55 @@ mod tests {
         id.signal(Signal::KILL);
         child.wait().expect("waited");
         assert!(!id.alive());
+    }
+
+    /// A process whose first thread has ended, while another one holds a listening socket.
+    const LEADERLESS: &str = r#"
+import ctypes, platform, socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(listener.getsockname()[1], flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
+"#;
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_lives_until_its_last_one_has() {
+        use std::io::{BufRead as _, BufReader};
+        use std::net::TcpListener;
+        use std::process::Stdio;
+
+        const LONG: Duration = Duration::from_secs(300);
+        let mut child = Command::new("python3")
+            .args(["-c", LEADERLESS])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let mut port = String::new();
+        let output = child.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut port).expect("read");
+        let port: u16 = port.trim().parse().expect("a port");
+        let id = ProcessId::of(child.id()).expect("it runs");
+        let until = Instant::now() + LONG;
+        while stat(id.pid).is_none_or(|it| it.state != 'Z') {
+            assert!(Instant::now() < until, "its first thread does not end");
+        }
+        assert!(id.alive() && !id.is_ending() && runs(&child));
+        assert!(!id.ends_within(Duration::ZERO) && !id.is_ending_within(Duration::ZERO));
+        assert!(!all_end(&[ProcessId::ENDED, id], Instant::now()));
+        id.signal(Signal::KILL);
+        assert!(all_end(&[ProcessId::ENDED, id], until));
+        assert!(id.is_ending() && !id.alive());
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("the address is free");
+        drop(listener);
+        child.wait().expect("waited");
+        assert!(id.is_ending_within(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_thread_that_was_killed_is_told_by_its_status() {
+        let killed = |line: &str| is_killed(&format!("Name:\tx\n{line}\nShdPnd:\t00000000\n"));
+        assert!(killed("SigPnd:\t0000000000000100"));
+        assert!(!killed("SigPnd:\t0000000000004000") && !killed(""));
     }
 
     #[test]

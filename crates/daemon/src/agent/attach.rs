@@ -150,7 +150,7 @@ pub fn rejoin(
     // The end of a connection that failed may remove the process from the session.
     let visible = session.lock().sees(detached.process);
     reattach(daemon, session, worker, detached, None).or_else(|failure| {
-        if !detached.process.alive() || worker.lost().is_some() {
+        if detached.process.is_ending() || worker.lost().is_some() {
             return Err(failure);
         }
         warn!(
@@ -177,9 +177,9 @@ fn summon(
     } = detached;
     let (token, arrivals) = expect_arrival(session, process);
     let call = || wake::wake(process.pid, wake_block, &daemon.agent_socket(), &token);
-    call().map_err(|failure| match process.alive() {
-        true => failure,
-        false => fail(
+    call().map_err(|failure| match process.is_ending() {
+        false => failure,
+        true => fail(
             FailureKind::NotFound,
             format!("the program, process {}, has ended", process.pid),
         ),
@@ -190,7 +190,9 @@ fn summon(
         match arrivals.recv_timeout(again) {
             // It was stopped by a signal, and comes when it is continued.
             Err(RecvTimeoutError::Timeout) if process.is_stopped() => {}
-            Err(RecvTimeoutError::Timeout) if process.alive() && begun.elapsed() < BACK_TIME => {
+            Err(RecvTimeoutError::Timeout)
+                if !process.is_ending() && begun.elapsed() < BACK_TIME =>
+            {
                 // Fails if the program has just ended, or the machine lacks a resource for now.
                 called_again |= call().is_ok();
             }

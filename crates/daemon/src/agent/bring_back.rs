@@ -105,7 +105,7 @@ fn sort<'p>(
 /// Whether a process that could not go on has ended, or does until then; it is then removed from the session.
 pub(crate) fn has_ended(session: &Session, process: ProcessId, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
-    let ended = process.ends_within(left);
+    let ended = process.is_ending_within(left);
     if ended {
         session.process_gone(process);
     }
@@ -128,7 +128,7 @@ pub(crate) fn bring_back(
         return Err(first.failure);
     }
     // A program whose first process lives goes on without the others.
-    let runs = session.lock().root.is_some_and(|root| root.alive());
+    let runs = session.lock().root.is_some_and(|root| !root.is_ending());
     match ended.into_iter().next() {
         Some((_, failure)) if !runs => Err(failure),
         _ => Ok(()),

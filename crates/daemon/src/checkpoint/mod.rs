@@ -51,7 +51,7 @@ use crate::host::pages;
 use crate::open_files::tcp::reuse;
 use crate::parallel::all_at_once;
 use crate::phases::Phases;
-use crate::proc::{self, ProcessId};
+use crate::proc;
 use crate::progress::Report;
 use crate::session::{Inner, Session};
 use crate::turn::{ATTEMPTS, Others, Present, Turn};
@@ -120,7 +120,7 @@ fn attempt(
     info!(session = %session.name, "checkpoint of `{}` begins", session.name);
     taking.take(request, report).map_err(|failure| {
         let root = session.processes().root;
-        let runs = check_running(session).is_ok() && root.is_some_and(|it| it.alive());
+        let runs = check_running(session).is_ok() && root.is_some_and(|it| !it.is_ending());
         let others = match runs {
             true => present.since(session, &failure),
             false => Others::Same,
@@ -147,7 +147,7 @@ impl<'a> Taking<'a> {
         let root = session
             .wait_for(ROOT_TIME, known)
             .flatten()
-            .filter(ProcessId::alive)
+            .filter(|it| !it.is_ending())
             .ok_or_else(|| {
                 fail(
                     FailureKind::NotFound,

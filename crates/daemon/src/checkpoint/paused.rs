@@ -30,7 +30,7 @@ impl Taking<'_> {
         report: &mut Report<'_>,
     ) -> Result<Checkpointed> {
         // A process that has ended meanwhile is in no image.
-        let living = entry.all().filter(|(part, _)| part.process.alive());
+        let living = entry.all().filter(|(part, _)| !part.process.is_ending());
         let living: Vec<_> = living.map(|(part, from)| (part.clone(), from)).collect();
         for _ in 1..living.len() {
             let folder = self.draft.add_part().map_err(|e| from_store(&e))?;

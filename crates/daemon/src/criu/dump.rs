@@ -160,7 +160,7 @@ impl Dumping {
             self.ready()?;
         }
         // Its number may be another process's by now.
-        if !self.target.alive() {
+        if self.target.is_ending() {
             return Err(ended(self.target.pid));
         }
         let begun = Instant::now();
@@ -222,7 +222,7 @@ impl Dumping {
     fn receive(&self, limit: Option<Duration>) -> io::Result<CriuResp> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let runs = || self.child.as_ref().is_some_and(proc::runs);
-        criu::receive(socket, limit, &|| self.target.alive() && runs())
+        criu::receive(socket, limit, &|| !self.target.is_ending() && runs())
     }
 
     fn answer(&self, go_on: bool) -> Result<()> {
@@ -236,7 +236,7 @@ impl Dumping {
 
     fn checked(&self, answer: io::Result<CriuResp>) -> Result<()> {
         // A program that is ending makes CRIU fail before it has ended.
-        if !matches!(&answer, Ok(it) if it.success) && self.target.ends_within(LAST_MOMENT) {
+        if !matches!(&answer, Ok(it) if it.success) && self.target.is_ending_within(LAST_MOMENT) {
             return Err(ended(self.target.pid));
         }
         let log = self.dir.join(DUMP_LOG);
@@ -251,15 +251,18 @@ impl Dumping {
 }
 
 impl HeldTree {
-    /// Kills every process of the tree before CRIU lets it go, so that none runs on. CRIU closes their connections.
-    pub fn kill(self) {
+    /// Kills every process of the tree before CRIU lets it go, so that none runs on. CRIU closes their connections. Returns the
+    /// processes, which may not have ended yet.
+    pub fn kill(self) -> Vec<ProcessId> {
         let root = self.0.target;
         // Its number may be another process's by now.
-        if root.alive() {
-            let tree = proc::still_tree(root.pid).into_iter();
-            tree.filter_map(ProcessId::of)
-                .for_each(|it| it.signal(Signal::KILL));
-        }
+        let tree = match root.alive() {
+            true => proc::still_tree(root.pid),
+            false => Vec::new(),
+        };
+        let killed: Vec<_> = tree.into_iter().filter_map(ProcessId::of).collect();
+        killed.iter().for_each(|it| it.signal(Signal::KILL));
+        killed
     }
 }
 

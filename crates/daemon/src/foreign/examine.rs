@@ -67,7 +67,7 @@ impl Target {
     /// # Errors
     /// The first thing that stands in the way.
     pub fn of_process(daemon: &Daemon, pid: u32, tcp_close: bool) -> Result<Self> {
-        let root = ProcessId::of(pid).filter(ProcessId::alive);
+        let root = ProcessId::of(pid).filter(|it| !it.is_ending());
         let root = root.ok_or_else(|| {
             fail(FailureKind::NotFound, format!("there is no process {pid}"))
                 .hint("`fermata ps` lists sessions, `nvidia-smi` processes that use a GPU")
@@ -81,7 +81,7 @@ impl Target {
     /// # Errors
     /// The first thing that stands in the way.
     pub fn of_session(daemon: &Daemon, session: &Arc<Session>, tcp_close: bool) -> Result<Self> {
-        let root = session.lock().root.filter(ProcessId::alive);
+        let root = session.lock().root.filter(|it| !it.is_ending());
         let root = root.ok_or_else(|| {
             let message = format!("session `{}` has ended", session.name);
             fail(FailureKind::NotFound, message)

@@ -295,10 +295,10 @@ fn end(of: &Target, held: Option<HeldTree>) -> Result<()> {
     let ended = match &of.session {
         Some(session) => session.ends_held(held, STOP_TIME),
         None => {
-            if let Some(held) = held {
-                held.kill();
-            }
-            of.root.ends_within(STOP_TIME)
+            let until = Instant::now() + STOP_TIME;
+            let mut killed = held.map(HeldTree::kill).unwrap_or_default();
+            killed.push(of.root);
+            proc::all_end(&killed, until)
         }
     };
     match ended {

@@ -296,7 +296,7 @@ pub fn no_pages(reason: String) -> Failure {
 }
 
 /// Ends a process and everything below it.
-pub fn kill_tree(root: u32) {
+fn kill_tree(root: u32) {
     for id in proc::tree(root).into_iter().filter_map(ProcessId::of) {
         id.signal(Signal::KILL);
     }

@@ -252,7 +252,7 @@ impl Return<'_> {
     /// The processes that wait; removes those that have ended meanwhile.
     fn waiting(&self) -> Vec<Detached> {
         let mut inner = self.session.lock();
-        inner.members.retain(|it| it.process.alive());
+        inner.members.retain(|it| !it.process.is_ending());
         let waiting = inner.members.iter().filter_map(|it| it.detached);
         waiting.collect()
     }
@@ -483,7 +483,7 @@ fn sights(session: &Session) -> HashMap<ProcessId, Visible> {
 pub fn waits(detached: Detached) -> bool {
     let look = || match wake::waits(detached.process.pid, detached.wake_block) {
         Some(true) => Some(true),
-        _ if !detached.process.alive() => Some(false),
+        _ if detached.process.is_ending() => Some(false),
         _ => None,
     };
     // Polled: the process has no connection, and reports that only in its own memory.

@@ -17,7 +17,6 @@ use super::{Inner, Locked, Member, Session};
 use crate::agent::{Agent, Link};
 use crate::criu::dump::HeldTree;
 use crate::failure::{Result, fail};
-use crate::helpers::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
 use crate::worker::Worker;
 
@@ -113,7 +112,9 @@ impl Session {
         inner.ending = true;
         let mut workers: Vec<_> = inner.loading.drain(..).map(Err).collect();
         workers.extend(inner.leaving.drain(..).map(Err));
+        let mut known = std::mem::take(&mut inner.killed_tree);
         for member in std::mem::take(&mut inner.members) {
+            known.push(member.process);
             match (member.worker_process(), member.worker) {
                 (_, Some(worker)) => workers.extend(self.part_with(worker, &mut inner).map(Ok)),
                 (Some(process), None) => workers.push(Err(process)),
@@ -125,14 +126,21 @@ impl Session {
         drop(inner);
         if let Some(init) = init {
             init.signal(Signal::KILL);
+            known.push(init);
         }
         for worker in workers {
             match worker {
                 Ok(worker) => worker.end(),
-                Err(process) => process.signal(Signal::KILL),
+                Err(process) => {
+                    process.signal(Signal::KILL);
+                    known.push(process);
+                }
             }
         }
         self.kill_marked(&token);
+        // One that has freed its memory has no mark any more, and may still have files and sockets.
+        known.retain(ProcessId::is_ending);
+        proc::all_end(&known, Instant::now() + END_TIME);
         let entry = self.lock().entry.clone();
         // An entry that cannot be removed stays recorded, for the next daemon.
         let kept = entry.filter(|entry| entry.remove().is_err());
@@ -262,7 +270,12 @@ impl Session {
         self.lock().killed = true;
         match init {
             Some(init) => init.signal(Signal::KILL),
-            None => kill_tree(root.pid),
+            None => {
+                let tree = proc::tree(root.pid).into_iter().filter_map(ProcessId::of);
+                let tree: Vec<_> = tree.collect();
+                self.lock().killed_tree.extend(&tree);
+                tree.iter().for_each(|it| it.signal(signal));
+            }
         }
         Ok(())
     }
@@ -271,12 +284,11 @@ impl Session {
     pub fn ends_held(&self, held: Option<HeldTree>, limit: Duration) -> bool {
         self.lock().killed = true;
         // A CRIU in the program's PID namespace would end with that, before it has closed the program's connections.
-        if let Some(held) = held {
-            held.kill();
-        }
+        let until = Instant::now() + limit;
+        let killed = held.map(HeldTree::kill).unwrap_or_default();
         // Fails when the program has ended.
         let _ = self.signal(Signal::KILL.as_raw());
-        self.wait(limit)
+        self.wait(limit) && proc::all_end(&killed, until)
     }
 
     /// Refuses to go on with a program that was killed before it existed.
@@ -312,7 +324,7 @@ impl Inner {
 
     /// Whether a worker's process has ended while data was coming, noticed or not.
     fn has_ended_behind(&self) -> bool {
-        self.any_coming(|worker| !worker.process.alive())
+        self.any_coming(|worker| worker.process.is_ending())
     }
 
     /// Whether data is coming, and `is` holds for a worker that brings it.

@@ -86,12 +86,12 @@ impl Member {
     /// The member from an earlier daemon's record; `None` if its process has ended.
     pub(super) fn found(meta: MemberMeta) -> Option<Self> {
         let member = Self {
-            detached: meta.detached.filter(|it| it.process.alive()),
+            detached: meta.detached.filter(|it| !it.process.is_ending()),
             worker_seen: meta.worker.filter(ProcessId::alive),
             visible: meta.visible,
             ..Self::new(meta.process)
         };
-        meta.process.alive().then_some(member)
+        (!meta.process.is_ending()).then_some(member)
     }
 
     /// The record for the next daemon.

@@ -176,6 +176,8 @@ pub struct Inner {
     leftover: Vec<Arc<Worker>>,
     /// Whether it has been killed, perhaps before its program existed.
     killed: bool,
+    /// The processes that were killed with the program.
+    killed_tree: Vec<ProcessId>,
     /// Whether its end has begun.
     ending: bool,
     /// Whether its folder has been removed, or belongs to another session.
@@ -572,6 +574,7 @@ impl Inner {
             failure: None,
             leftover: Vec::new(),
             killed: false,
+            killed_tree: Vec::new(),
             ending: false,
             retired: false,
             exit_status: None,

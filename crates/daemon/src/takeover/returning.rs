@@ -298,7 +298,7 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
             member.returned.worker = None;
         }
         let Some(worker) = member.returned.worker.clone() else {
-            return match member.living_worker() {
+            return match member.living_worker().filter(|it| !it.is_ending()) {
                 Some(_) => Stand::Missing,
                 None if member.detached.is_some() || member.returned.agent.is_some() => {
                     Stand::Lost(member.detached)
@@ -314,10 +314,10 @@ fn stand(session: &Session, process: ProcessId) -> Stand {
         (worker, member.detached)
     };
     let Some(detached) = detached.filter(|it| is_free(session, *it)) else {
-        return if process.alive() {
-            Stand::Missing
-        } else {
+        return if process.is_ending() {
             Stand::Gone
+        } else {
+            Stand::Missing
         };
     };
     if let Some(member) = session.lock().member(process) {
@@ -378,7 +378,7 @@ fn is_free(session: &Session, detached: Detached) -> bool {
     // Polled: the kernel tells only the tracer of its end.
     wait::until(TRACE_TIME, TURN, || free().then_some(()));
     if let Some(waits) = block::waits(detached.process.pid, detached.wake_block) {
-        return waits && detached.process.alive();
+        return waits && !detached.process.is_ending();
     }
     // A program of an earlier release: one that was not detached any more says Back; one that was waits for ever.
     let still_parked = |inner: &Inner| {
@@ -389,7 +389,7 @@ fn is_free(session: &Session, detached: Detached) -> bool {
         member.is_some_and(|it| it.returned.agent.is_none())
     };
     let says_back = |inner: &Inner| (!still_parked(inner)).then_some(());
-    session.wait_for(BACK_TIME, says_back).is_none() && detached.process.alive()
+    session.wait_for(BACK_TIME, says_back).is_none() && !detached.process.is_ending()
 }
 
 fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {

@@ -10,15 +10,16 @@ use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
 use tracing::warn;
 
-use crate::agent::attach::{INITIALIZATION_ERROR, adopt, offer, share, welcome};
+use crate::agent::attach::{AttachmentEnds, INITIALIZATION_ERROR, adopt, offer, share, welcome};
 use crate::agent::{Arrival, Link};
 use crate::daemon::Daemon;
-use crate::failure::{Failure, from_control};
+use crate::failure::{Failure, Result, from_control};
 use crate::gpu::driver::Driver;
 use crate::priority::{self, Gpu, Need};
 use crate::proc::ProcessId;
 use crate::session::{Inner, Session};
 use crate::takeover::returning;
+use crate::worker::Worker;
 
 /// `CUresult`s for programs that cannot be served.
 mod status {
@@ -201,18 +202,15 @@ fn first(
         };
         let variables = session.variables_of_process(driver.soft, arrival.visible.as_ref());
         let start = || daemon.pool.take(&driver, &variables);
-        let worker = priority::retried(daemon, need, start)?;
-        Ok((worker, variables))
+        let take = || priority::retried(daemon, need, start);
+        let (worker, ends) = ready(session, &arrival, take)?;
+        Ok((worker, ends, variables))
     });
-    let (worker, variables) = match prepared {
+    let (worker, ends, variables) = match prepared {
         Ok(prepared) => prepared,
         Err(failure) => return Err((arrival.link, failure)),
     };
-    // Saved first: a later daemon must know which process the worker serves.
-    session.expect(arrival.process, worker.process, arrival.visible.clone());
-    let joined = share(session, &worker).and_then(|()| offer(session, &worker));
-    let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));
-    match joined {
+    match welcome(&arrival.link, false, &ends) {
         Ok(()) => {
             // From here on the program is attached, whatever happens.
             if let Err(failure) = adopt(session, arrival, &worker) {
@@ -227,5 +225,85 @@ fn first(
             session.forget(arrival.process);
             Err((arrival.link, failure))
         }
+    }
+}
+
+/// A worker that serves a process from now on, of those that `take` gives. The first may have been killed while it waited, which its
+/// connection tells late: then there is a second. Neither has anything of the process yet.
+fn ready(
+    session: &Session,
+    arrival: &Arrival,
+    take: impl Fn() -> Result<Arc<Worker>>,
+) -> Result<(Arc<Worker>, AttachmentEnds)> {
+    let mut again = true;
+    loop {
+        let worker = take()?;
+        // Saved first: a later daemon must know which process the worker serves.
+        session.expect(arrival.process, worker.process, arrival.visible.clone());
+        let failure = match share(session, &worker).and_then(|()| offer(session, &worker)) {
+            Ok(ends) => return Ok((worker, ends)),
+            Err(failure) => failure,
+        };
+        let is_lost = worker.lost().is_some() || worker.process.is_ending();
+        worker.end();
+        session.forget(arrival.process);
+        if !is_lost || !std::mem::take(&mut again) {
+            return Err(failure);
+        }
+        warn!(session = %session.name, "another worker is taken: {}", failure.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+
+    use super::*;
+    use crate::agent::scene::arrival;
+    use crate::daemon::scene;
+    use crate::failure::fail;
+    use crate::worker::scene::played;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_worker_that_was_killed_while_it_waited_does_not_cost_the_program_its_gpu() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = scene::session(folder.path());
+        let (arrival, _program) = arrival(0);
+        let killed = || {
+            let (worker, other) = played();
+            drop(other);
+            worker
+        };
+        let none = || fail(FailureKind::Host, "none is left");
+        let taken_of = |workers: Vec<Arc<Worker>>| {
+            let left = RefCell::new(workers.into_iter());
+            let take = || left.borrow_mut().next().ok_or_else(none);
+            let found = ready(&session, &arrival, take).map(|(worker, _)| worker.process);
+            (found.map_err(|it| it.kind), left.into_inner().len())
+        };
+        let (found, left) = taken_of(vec![killed(), killed(), killed()]);
+        assert!(found.is_err() && left == 1, "{found:?}");
+        assert!(session.lock().members.is_empty());
+        let (worker, other) = played();
+        let process = worker.process;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let (message, _) = other.recv(PATIENCE).expect("asked");
+                    let answer = match message {
+                        ToWorker::Share { .. } => FromWorker::Sharing,
+                        _ => FromWorker::Attached,
+                    };
+                    other.send(&answer, &[]).expect("sent");
+                }
+            });
+            assert_eq!(taken_of(vec![killed(), worker]), (Ok(process), 0));
+        });
+        let member = session.lock().member(arrival.process).map(|it| it.process);
+        assert_eq!(member, Some(arrival.process));
     }
 }

@@ -219,7 +219,9 @@ impl Pool {
         let until = Instant::now() + OPEN_TIME;
         let mut shelf = self.shelf.lock();
         loop {
-            if let Some(worker) = shelf.take(kind, |it| it.lost().is_none()) {
+            // One that was killed closes its connection only once its memory is free.
+            let usable = |it: &Arc<Worker>| it.lost().is_none() && !it.process.is_ending();
+            if let Some(worker) = shelf.take(kind, usable) {
                 return Some(worker);
             }
             if !shelf.wait(kind) {

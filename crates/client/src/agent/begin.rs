@@ -9,9 +9,9 @@ use fermata_abi::sys::driver::{
 };
 use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, Visible};
 
-use crate::agent;
+use crate::agent::{self, Attached};
 use crate::link;
-use crate::link::hello::{Control, NotWelcome, attach, visible};
+use crate::link::hello::{NotWelcome, attach, visible};
 use crate::link::wake;
 use crate::notice;
 use crate::object::devices::Devices;
@@ -51,8 +51,7 @@ fn start() -> core::result::Result<Session, CUresult> {
     })?;
     wake::prepare();
     let connect = || -> core::result::Result<_, NotWelcome> {
-        let control =
-            Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+        let control = Attached::connect(&path).map_err(|error| error.to_string())?;
         let (ends, _) = attach(&control, &token, false, START)?;
         link::install(ends).map_err(|error| error.to_string())?;
         Ok(control)

@@ -16,6 +16,7 @@ pub mod begin;
 pub mod quiesce;
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -48,16 +49,46 @@ const RETURN_TURN: Duration = Duration::from_millis(40);
 /// each with the driver; its end would be noticed at once.
 const REGIONS: Duration = Duration::from_secs(600);
 
-/// The control socket's number, for the forked child to close.
+/// The number of the control socket while it is open, for the forked child to close.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+/// A connection with the daemon. As long as it is open, a forked child closes its copy ([`close_descriptor`]): with a copy
+/// open in a child, the daemon would not see that this process has closed it.
+pub struct Attached(Control);
+
+impl Attached {
+    /// Connects with the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// As those of [`Control::connect`].
+    pub fn connect(path: &str) -> Result<Self, ControlError> {
+        let control = Control::connect(path.as_ref(), "fermatad")?;
+        DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
+        Ok(Self(control))
+    }
+}
+
+impl Deref for Attached {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.0
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // Before the socket is closed, because the number may then be another descriptor's.
+        DESCRIPTOR.store(-1, Ordering::Relaxed);
+    }
+}
 
 /// Starts the agent. Its thread has every signal blocked.
 ///
 /// # Errors
 /// The signal cannot be installed, or no thread can be made.
-pub fn start(control: Control, home: Summons) -> io::Result<()> {
+pub fn start(control: Attached, home: Summons) -> io::Result<()> {
     signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
     let builder = std::thread::Builder::new().name("fermata-agent".into());
     signal::with_all_blocked(|| builder.spawn(move || run(control, home)))?;
     Ok(())
@@ -72,7 +103,7 @@ pub fn close_descriptor() {
     }
 }
 
-fn run(control: Control, mut home: Summons) {
+fn run(control: Attached, mut home: Summons) {
     quiet::is_ours();
     gate::is_stopper();
     let mut control = Some(control);
@@ -89,8 +120,6 @@ fn run(control: Control, mut home: Summons) {
                     looked = if may_look { Instant::now() } else { looked };
                     may_look.then(|| come_back(&home)).flatten()
                 });
-                let fd = control.as_ref().map_or(-1, |it| it.as_fd().as_raw_fd());
-                DESCRIPTOR.store(fd, Ordering::Relaxed);
                 continue;
             }
         };
@@ -102,7 +131,6 @@ fn run(control: Control, mut home: Summons) {
         match next {
             Ok(Next::Serve) => {}
             Ok(Next::Detached) => {
-                DESCRIPTOR.store(-1, Ordering::Relaxed);
                 // Dropped before the wait: a detached program holds no socket.
                 drop(control.take());
                 if let Some((connection, summons)) = reattach() {
@@ -110,14 +138,8 @@ fn run(control: Control, mut home: Summons) {
                     home = summons;
                 }
                 relieve();
-                if let Some(connection) = &control {
-                    DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
-                }
             }
-            Err(_) => {
-                DESCRIPTOR.store(-1, Ordering::Relaxed);
-                control = None;
-            }
+            Err(_) => control = None,
         }
     }
 }
@@ -157,7 +179,7 @@ fn wait_for(control: &Control, limit: Duration) -> bool {
 }
 
 /// From Quiesce to Resume or Detach.
-fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlError> {
+fn stopped(control: &Option<Attached>, deadline_ms: u64) -> Result<Next, ControlError> {
     let Some(control) = control else {
         return Ok(Next::Serve);
     };
@@ -230,7 +252,7 @@ fn detach() {
 
 /// Waits for the daemon's summons and follows it, until that succeeds; then lets the threads run. `None` if the daemon
 /// has rejected the program for good: the threads run, and their calls fail.
-fn reattach() -> Option<(Control, Summons)> {
+fn reattach() -> Option<(Attached, Summons)> {
     loop {
         // Polled: the daemon writes the block from outside (`/proc/PID/mem`), which wakes no futex, and a detached program
         // has no descriptor by which the daemon could notify it.
@@ -256,9 +278,8 @@ fn reattach() -> Option<(Control, Summons)> {
     }
 }
 
-fn follow(summons: &wake::Summons) -> Result<Control, String> {
-    let control =
-        Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+fn follow(summons: &wake::Summons) -> Result<Attached, String> {
+    let control = Attached::connect(&summons.socket).map_err(|error| error.to_string())?;
     let (ends, resume) = hello::attach(&control, &summons.token, true, REGIONS)?;
     link::enter(ends).map_err(|error| error.to_string())?;
     if let Err(reason) = map_regions() {
@@ -288,8 +309,8 @@ fn go_on(control: &Control) -> Result<(), ControlError> {
 }
 
 /// A connection to the daemon that has replaced the last one, if there is one.
-fn come_back(home: &Summons) -> Option<Control> {
-    let control = Control::connect(home.socket.as_ref(), "fermatad").ok()?;
+fn come_back(home: &Summons) -> Option<Attached> {
+    let control = Attached::connect(&home.socket).ok()?;
     let back = FromAgent::Back {
         protocol: PROTOCOL,
         pid: std::process::id(),
@@ -345,4 +366,47 @@ fn map_regions() -> Result<(), String> {
         }
     }
     Err("the worker did not send the regions in time".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{DirBuilder, Permissions, remove_dir_all, set_permissions};
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    use std::os::unix::net::UnixListener;
+
+    use fermata_abi::sys::driver::CUDA_ERROR_UNKNOWN;
+
+    use super::*;
+
+    /// The test takes the part of the daemon, which answers while the gate is still closed.
+    #[test]
+    fn a_child_knows_the_control_socket_before_the_daemon_lets_the_threads_run() {
+        let folder = std::env::temp_dir().join(format!("fermata-agent-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&folder).expect("made");
+        let path = folder.join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        set_permissions(&path, Permissions::from_mode(0o600)).expect("protected");
+        let daemon = std::thread::spawn(move || {
+            let (socket, _) = listener.accept().expect("the agent");
+            let agent =
+                fermata_control::Connection::<FromAgent, ToAgent>::new(socket.into(), "agent");
+            agent.recv(Duration::from_secs(60)).expect("Hello");
+            let known = DESCRIPTOR.load(Ordering::Relaxed);
+            let reject = ToAgent::Reject {
+                status: CUDA_ERROR_UNKNOWN,
+                reason: "a test".into(),
+            };
+            agent.send(&reject, &[]).expect("sent");
+            known
+        });
+        let summons = Summons {
+            socket: path.to_string_lossy().into_owned(),
+            token: "token".into(),
+        };
+        let refused = follow(&summons).err().expect("refused");
+        assert!(refused.starts_with(hello::REFUSED), "{refused}");
+        assert!(daemon.join().expect("an answer") >= 0);
+        assert_eq!(DESCRIPTOR.load(Ordering::Relaxed), -1);
+        let _ = remove_dir_all(&folder);
+    }
 }

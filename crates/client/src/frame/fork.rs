@@ -53,6 +53,11 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     alloc::thaw();
     gate::after_fork();
+    // Even if no session has begun: a thread of the parent may be beginning one, or may have failed to.
+    agent::close_descriptor();
+    if let Some(link) = link::abandon() {
+        link.close_descriptors();
+    }
     if session::begun().is_none() {
         return;
     }
@@ -71,8 +76,4 @@ extern "C" fn in_child() {
         }
     });
     registering::after_fork();
-    if let Some(link) = link::abandon() {
-        link.close_descriptors();
-    }
-    agent::close_descriptor();
 }

@@ -2,8 +2,8 @@
 //!
 //! The ring, the side socket and pinned memory are not inherited; registered memory, which is the
 //! program's own, becomes private memory with the same content. Every CUDA call of the child fails with
-//! `CUDA_ERROR_NOT_INITIALIZED`, as with the real driver. A child of a program that had not used CUDA yet
-//! begins its own session.
+//! `CUDA_ERROR_NOT_INITIALIZED`, as with the real driver; also if another thread of the parent was still beginning the
+//! session at the fork. A child of a program that had not used CUDA yet begins its own session.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::thread::gate;
 
 static ORPHAN: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a forked child of one that had a session.
+/// Whether this process is a forked child of one that had a session, or was beginning one.
 #[inline]
 pub fn is_orphan() -> bool {
     ORPHAN.load(Ordering::Relaxed)
@@ -59,6 +59,9 @@ extern "C" fn in_child() {
         link.close_descriptors();
     }
     if session::begun().is_none() {
+        if session::is_beginning() {
+            ORPHAN.store(true, Ordering::Relaxed);
+        }
         return;
     }
     if ORPHAN.swap(true, Ordering::Relaxed) {
@@ -76,4 +79,59 @@ extern "C" fn in_child() {
         }
     });
     registering::after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use fermata_abi::sys::driver::{CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
+
+    use super::*;
+    use crate::frame::entry;
+
+    #[test]
+    #[ignore = "a program for the test below"]
+    fn forks_while_another_thread_begins() {
+        watch();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let begins = std::thread::spawn(move || {
+            session::begin(|| {
+                tell.send(()).expect("the other thread");
+                let _ = released.recv();
+                Err(CUDA_ERROR_UNKNOWN)
+            })
+        });
+        told.recv().expect("it begins");
+        // SAFETY: the child makes a call that touches nothing of the parent's, and ends without running anything of it.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: sets a timer, which ends a child whose call waits for ever.
+            unsafe { libc::alarm(60) };
+            let status = entry::call("test", || session::begin(|| Err(CUDA_ERROR_UNKNOWN)));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(status != CUDA_ERROR_NOT_INITIALIZED)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child is the test's own, the status a live variable.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        drop(release);
+        assert_eq!(begins.join().expect("an answer"), Err(CUDA_ERROR_UNKNOWN));
+        assert_eq!(status, 0, "the child's call has another answer, or none");
+        assert_eq!(entry::call("test", || Ok(())), CUDA_SUCCESS);
+    }
+
+    #[test]
+    fn a_child_of_a_fork_during_the_first_call_has_no_cuda() {
+        let test = std::env::current_exe().expect("a path");
+        let mut program = Command::new(test);
+        program.args([
+            "--exact",
+            "frame::fork::tests::forks_while_another_thread_begins",
+            "--ignored",
+        ]);
+        let said = program.output().expect("it runs");
+        assert!(said.status.success(), "{said:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The process's session: begun by `cuInit`, it holds all tables of objects and never ends.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata_abi::sys::driver::{CUDA_ERROR_NOT_INITIALIZED, CUresult};
 
@@ -58,6 +59,8 @@ pub struct Session {
 }
 
 static SESSION: OnceLock<core::result::Result<Session, CUresult>> = OnceLock::new();
+/// Whether a thread has come to begin the session. Stays set: at the end of the beginning, [`SESSION`] has a value.
+static ASKED: AtomicBool = AtomicBool::new(false);
 
 impl Session {
     /// A session that has no objects yet.
@@ -87,11 +90,20 @@ impl Session {
 /// # Errors
 /// The same error at every call if the session could not begin.
 pub fn begin(start: impl FnOnce() -> core::result::Result<Session, CUresult>) -> Result {
+    if SESSION.get().is_none() {
+        ASKED.store(true, Ordering::SeqCst);
+    }
     SESSION
         .get_or_init(start)
         .as_ref()
         .map(|_| ())
         .map_err(|status| *status)
+}
+
+/// Whether a thread is beginning the session. In a forked child that thread does not exist, and [`begin`] would wait for it for
+/// ever.
+pub fn is_beginning() -> bool {
+    ASKED.load(Ordering::SeqCst) && SESSION.get().is_none()
 }
 
 /// The session, if it has begun and its worker lives.

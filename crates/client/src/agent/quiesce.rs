@@ -25,8 +25,8 @@ const SOON: Duration = Duration::from_micros(50);
 /// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A thread that still blocks the signal after so many checks, [`AGAIN`] apart, does so on purpose. Checks while it waits
-/// for a core do not count.
+/// A thread that still blocks the signal after so many checks, [`AGAIN`] apart, does so on purpose. Checks do not count while
+/// the thread waits for a core, or waits where no signal reaches it, as the parent does in `posix_spawn`.
 const MASK_LOOKS: u32 = 50;
 
 /// Why the program cannot be stopped now.
@@ -98,35 +98,52 @@ fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
     }
 }
 
-/// Refuses if a thread keeps the parking signal blocked; at `end` if the thread has not had a core until then.
+/// Refuses if a thread keeps the parking signal blocked.
 fn check_masks(end: Instant) -> Result<(), Refusal> {
-    let bit = 1u64 << (signal::chosen() - 1);
-    let blocking = |tid| {
-        let status = threads::status(tid)?;
-        let blocks = status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid);
-        blocks.then_some(status)
-    };
-    for tid in others()? {
-        let (mut looks, mut ran) = (0, threads::time_run(tid));
-        // A new thread has every signal blocked for a moment, which is long where cores are scarce.
-        while let Some(status) = blocking(tid) {
-            if looks == MASK_LOOKS {
-                let signal = signal::chosen();
-                return Err(Refusal::new(
-                    format!("{} blocks signal {signal}", describe(tid, Some(&status))),
-                    "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
-                ));
-            }
-            // Polled: the kernel does not report that a thread has changed its mask.
-            std::thread::sleep(AGAIN);
-            let before = std::mem::replace(&mut ran, threads::time_run(tid));
-            let waits_for_a_core = status.state == 'R' && ran.is_some() && ran == before;
-            if !waits_for_a_core || Instant::now() >= end {
-                looks += 1;
-            }
+    others()?
+        .into_iter()
+        .try_for_each(|tid| check_mask(tid, end))
+}
+
+/// Refuses if the thread keeps the parking signal blocked; at `end` if it has waited until then, without a core or where no
+/// signal reaches it.
+fn check_mask(tid: i32, end: Instant) -> Result<(), Refusal> {
+    let (mut looks, mut ran) = (0, threads::time_run(tid));
+    // A new thread has every signal blocked for a moment, which is long where cores are scarce.
+    while let Some(status) = blocking(tid) {
+        if looks == MASK_LOOKS {
+            let signal = signal::chosen();
+            return Err(Refusal::new(
+                format!("{} blocks signal {signal}", describe(tid, Some(&status))),
+                "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
+            ));
+        }
+        // Polled: the kernel does not report that a thread has changed its mask.
+        std::thread::sleep(AGAIN);
+        let before = std::mem::replace(&mut ran, threads::time_run(tid));
+        let has_to_wait = match status.state {
+            'R' => ran.is_some() && ran == before,
+            'D' => ran == before,
+            _ => false,
+        };
+        if !has_to_wait || Instant::now() >= end {
+            looks += 1;
         }
     }
     Ok(())
+}
+
+/// The status of a thread that has to be parked and blocks the parking signal. A thread may turn out to be this library's own
+/// only after it has been listed.
+fn blocking(tid: i32) -> Option<Status> {
+    let status = threads::status(tid)?;
+    let must_not = status.blocked & parking_bit() != 0 && !status.is_dead();
+    (must_not && !gate::is_parked(tid) && !callback::is_own_thread(tid)).then_some(status)
+}
+
+/// The parking signal's bit in a mask.
+fn parking_bit() -> u64 {
+    1 << (signal::chosen() - 1)
 }
 
 /// Sends the signal until every thread is parked. Threads may have created others before they parked, so it ends after
@@ -249,4 +266,71 @@ fn unparked(tid: i32) -> Refusal {
 fn describe(tid: i32, status: Option<&Status>) -> String {
     let name = status.map_or("", |status| status.name.as_str());
     format!("thread {tid} `{name}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::thread::gate::gettid;
+
+    /// Long enough that no test waits for it.
+    const LIMIT: Duration = Duration::from_secs(300);
+
+    /// Runs `act` with the id of a thread that runs `first` and blocks every signal until `act` has returned.
+    fn beside_a_deaf_thread<T>(first: fn(), act: impl FnOnce(i32) -> T) -> T {
+        let (tell, told) = channel();
+        let (release, released) = channel::<()>();
+        let deaf = std::thread::spawn(move || {
+            signal::with_all_blocked(|| {
+                first();
+                tell.send(gettid()).expect("the test");
+                let _ = released.recv();
+            });
+        });
+        let result = act(told.recv().expect("a thread"));
+        drop(release);
+        deaf.join().expect("it ends");
+        result
+    }
+
+    #[test]
+    fn a_thread_that_becomes_the_callback_thread_after_it_was_listed_does_not_prevent_a_stop() {
+        let end = Instant::now() + LIMIT;
+        let refused = beside_a_deaf_thread(|| (), |tid| check_mask(tid, end));
+        assert!(refused.is_err_and(|refusal| refusal.reason.contains("blocks signal")));
+        beside_a_deaf_thread(callback::is_callback_thread, |tid| check_mask(tid, end))
+            .expect("the thread is not parked");
+    }
+
+    extern "C" fn takes_long(_: *mut libc::c_void) -> libc::c_int {
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 300_000_000,
+        };
+        // SAFETY: waits.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &time, 0usize) };
+        0
+    }
+
+    #[test]
+    fn a_thread_in_a_slow_posix_spawn_does_not_prevent_a_stop() {
+        let (tell, told) = channel();
+        let spawns = std::thread::spawn(move || {
+            let mut stack = vec![0u128; 4096];
+            let top = stack.as_mut_ptr_range().end;
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            let child = signal::with_all_blocked(|| {
+                tell.send(gettid()).expect("the test");
+                // SAFETY: the child has a stack of its own, and calls the kernel only; this thread goes on after its end.
+                unsafe { libc::clone(takes_long, top.cast(), flags, std::ptr::null_mut()) }
+            });
+            // SAFETY: the child is the test's own.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) == child }
+        });
+        let tid = told.recv().expect("a thread");
+        check_mask(tid, Instant::now() + LIMIT).expect("the thread waits for its child");
+        assert!(spawns.join().expect("it ends"), "there was no child");
+    }
 }

@@ -205,6 +205,11 @@ pub fn await_idle(limit: Duration) -> bool {
     BUSY.load(Ordering::SeqCst) == IDLE
 }
 
+/// Makes the calling thread the callback thread, which is not parked.
+pub fn is_callback_thread() {
+    THREAD.store(gate::gettid(), Ordering::Release);
+}
+
 /// Whether `tid` is the callback thread.
 pub fn is_own_thread(tid: i32) -> bool {
     THREAD.load(Ordering::Acquire) == tid
@@ -232,7 +237,7 @@ fn start() -> Result {
 
 fn run() {
     quiet::is_ours();
-    THREAD.store(gate::gettid(), Ordering::Release);
+    is_callback_thread();
     let mut ran = Ran::default();
     loop {
         let id = next(&mut ran);

@@ -35,6 +35,7 @@ use crate::notice;
 use crate::object::host;
 use crate::object::mirror::Kind;
 use crate::object::session;
+use crate::thread::block;
 use crate::thread::gate;
 use crate::thread::quiet;
 use crate::thread::signal;
@@ -90,7 +91,7 @@ impl Drop for Attached {
 pub fn start(control: Attached, home: Summons) -> io::Result<()> {
     signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let builder = std::thread::Builder::new().name("fermata-agent".into());
-    signal::with_all_blocked(|| builder.spawn(move || run(control, home)))?;
+    block::all(|| builder.spawn(move || run(control, home)))?;
     Ok(())
 }
 

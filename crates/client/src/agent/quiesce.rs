@@ -273,6 +273,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::thread::block;
     use crate::thread::gate::gettid;
 
     /// Long enough that no test waits for it.
@@ -283,7 +284,7 @@ mod tests {
         let (tell, told) = channel();
         let (release, released) = channel::<()>();
         let deaf = std::thread::spawn(move || {
-            signal::with_all_blocked(|| {
+            block::all(|| {
                 first();
                 tell.send(gettid()).expect("the test");
                 let _ = released.recv();
@@ -321,7 +322,7 @@ mod tests {
             let mut stack = vec![0u128; 4096];
             let top = stack.as_mut_ptr_range().end;
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            let child = signal::with_all_blocked(|| {
+            let child = block::all(|| {
                 tell.send(gettid()).expect("the test");
                 // SAFETY: the child has a stack of its own, and calls the kernel only; this thread goes on after its end.
                 unsafe { libc::clone(takes_long, top.cast(), flags, std::ptr::null_mut()) }

@@ -37,9 +37,9 @@ use fermata_wire::WireError;
 
 use crate::link;
 use crate::result::Result;
+use crate::thread::block;
 use crate::thread::gate;
 use crate::thread::quiet;
-use crate::thread::signal;
 
 /// What a callback calls.
 #[derive(Debug, Clone, Copy)]
@@ -226,7 +226,7 @@ fn start() -> Result {
     static STARTED: OnceLock<bool> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
         let builder = std::thread::Builder::new().name("fermata-calls".into());
-        signal::with_all_blocked(|| builder.spawn(run)).is_ok()
+        block::all(|| builder.spawn(run)).is_ok()
     });
     if *started {
         Ok(())

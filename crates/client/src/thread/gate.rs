@@ -23,6 +23,7 @@ use rustix::event::Timespec;
 use rustix::thread::futex;
 
 use crate::thread::alloc;
+use crate::thread::block;
 
 /// `GATE`: threads pass.
 const OPEN: u32 = 0;
@@ -304,7 +305,15 @@ pub fn nudge() {
     let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
+/// Parks the calling thread. Until it goes on, no handler of the program runs on it: it could use host memory, which is not mapped
+/// while the program is detached.
 fn park_until(done: &dyn Fn() -> bool) {
+    if is_closed() && !done() {
+        block::handlers(|| stand(done));
+    }
+}
+
+fn stand(done: &dyn Fn() -> bool) {
     let tid = gettid();
     let place = places(tid).find(|place| {
         place
@@ -398,6 +407,8 @@ fn register() -> &'static Record {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -413,5 +424,80 @@ mod tests {
         wake(&WORD);
         tell.recv_timeout(Duration::from_secs(300)).unwrap();
         waiting.join().unwrap();
+    }
+
+    /// Runs a test of this module that closes the gate, in a process of its own.
+    fn alone(test: &str) {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        let name = format!("thread::gate::tests::{test}");
+        let said = program.args(["--exact", &name, "--ignored"]).output();
+        let said = said.unwrap();
+        assert!(said.status.success(), "{said:?}");
+    }
+
+    fn await_parking(tid: i32) {
+        while !is_parked(tid) {
+            await_parked(1, Duration::from_millis(1));
+        }
+    }
+
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn on_user_signal(_: libc::c_int) {
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Signals that the thread blocks.
+    fn blocked(tid: i32) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+    }
+
+    #[test]
+    #[ignore = "closes the gate; run by the test below"]
+    fn gets_signals_while_it_is_parked() {
+        let handler = on_user_signal as extern "C" fn(libc::c_int);
+        // SAFETY: the handler only counts.
+        unsafe { libc::signal(libc::SIGUSR1, handler as usize) };
+        let parks: [fn(&dyn Fn()); 3] = [
+            |closed| {
+                closed();
+                drop(enter());
+            },
+            |closed| {
+                let _inside = enter();
+                closed();
+            },
+            |closed| {
+                let _inside = enter();
+                closed();
+                rest(&|| false);
+            },
+        ];
+        for (count, park) in (1..).zip(parks) {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (say_closed, closed) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                tell.send(gettid()).unwrap();
+                park(&|| closed.recv().unwrap());
+            });
+            let tid = told.recv().unwrap();
+            close();
+            say_closed.send(()).unwrap();
+            await_parking(tid);
+            // SAFETY: sends a signal that has a handler.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+            assert_eq!(blocked(tid) >> (libc::SIGUSR1 - 1) & 1, 1);
+            assert_eq!(HANDLED.load(Ordering::SeqCst), count - 1);
+            open();
+            thread.join().unwrap();
+            assert_eq!(HANDLED.load(Ordering::SeqCst), count);
+        }
+    }
+
+    #[test]
+    fn a_parked_thread_runs_the_programs_handlers_when_the_gate_is_open() {
+        alone("gets_signals_while_it_is_parked");
     }
 }

@@ -5,10 +5,8 @@
 
 use core::ffi::c_int;
 
+use crate::thread::block::RESERVED;
 use crate::thread::signal;
-
-/// Signals that the C library reserves and never blocks.
-const RESERVED: u64 = 1 << 31 | 1 << 32;
 
 /// # Safety
 /// As POSIX says of `sigprocmask`.

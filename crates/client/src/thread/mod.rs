@@ -1,6 +1,7 @@
 //! Stops and resumes the program's threads, with the allocator and signal handling that this needs.
 
 pub mod alloc;
+pub mod block;
 pub mod exact;
 pub mod gate;
 pub mod mask;

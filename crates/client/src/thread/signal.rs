@@ -47,7 +47,7 @@ pub fn install() -> Result<(), i32> {
         action.sa_sigaction =
             on_signal as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
         action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
-        // A parked thread runs no other handler of the program.
+        // A parked thread runs no other handler of the program. The gate sees to that where a thread parks outside this handler.
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(number, &action, std::ptr::null_mut())
     };
@@ -69,29 +69,4 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
     gate::park_if_outside();
     // SAFETY: as above; the interrupted code may be about to read it.
     unsafe { *libc::__errno_location() = errno };
-}
-
-/// Runs `act` with every signal blocked in the calling thread, so that a thread it makes inherits that.
-pub fn with_all_blocked<T>(act: impl FnOnce() -> T) -> T {
-    let all = u64::MAX;
-    let mut old = 0u64;
-    mask(&all, &mut old);
-    let result = act();
-    let mut ignored = 0;
-    mask(&old, &mut ignored);
-    result
-}
-
-/// The system call itself, because this library replaces the C library's function.
-fn mask(new: &u64, old: &mut u64) {
-    // SAFETY: both sets are eight bytes, as the kernel's are.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            std::ptr::from_ref(new),
-            std::ptr::from_mut(old),
-            size_of::<u64>(),
-        );
-    }
 }

@@ -84,7 +84,11 @@ fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
             return Ok(Still { threads, parking });
         };
         if !link.producer.has_answers() {
-            return Ok(Still { threads, parking });
+            // A thread whose answer came during the drain may have left its rest, and runs on inside our functions.
+            if are_still()? {
+                return Ok(Still { threads, parking });
+            }
+            continue;
         }
         while link.producer.has_answers() {
             if Instant::now() >= end {
@@ -152,13 +156,12 @@ fn park_all(end: Instant) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
     let mut pause = SOON;
     loop {
-        let tids = others()?;
-        let moving: Vec<i32> = tids.iter().copied().filter(|tid| !is_still(*tid)).collect();
+        let (moving, all) = moving()?;
         if moving.is_empty() {
-            if quiet == Some(tids.len()) {
-                return Ok(tids.len() as u32);
+            if quiet == Some(all) {
+                return Ok(all as u32);
             }
-            quiet = Some(tids.len());
+            quiet = Some(all);
             continue;
         }
         quiet = None;
@@ -175,6 +178,19 @@ fn park_all(end: Instant) -> Result<u32, Refusal> {
         gate::await_parked(moving.len(), pause);
         pause = (pause * 2).min(AGAIN);
     }
+}
+
+/// The threads that are not still, and how many there are in all.
+fn moving() -> Result<(Vec<i32>, usize), Refusal> {
+    let mut tids = others()?;
+    let all = tids.len();
+    tids.retain(|tid| !is_still(*tid));
+    Ok((tids, all))
+}
+
+/// Whether two listings in a row hold only parked threads.
+fn are_still() -> Result<bool, Refusal> {
+    Ok(moving()?.0.is_empty() && moving()?.0.is_empty())
 }
 
 /// Waits until the worker has executed everything.

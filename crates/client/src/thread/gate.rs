@@ -276,7 +276,7 @@ pub fn wait_while(word: &AtomicU32, limit: Duration, waits: impl Fn(u32) -> bool
 
 /// Whether the thread `tid` is parked.
 pub fn is_parked(tid: i32) -> bool {
-    places(tid).any(|place| place.load(Ordering::Acquire) == tid)
+    places(tid).any(|place| place.load(Ordering::SeqCst) == tid)
 }
 
 /// Waits until the gate is open. Async-signal-safe.
@@ -315,18 +315,24 @@ fn park_until(done: &dyn Fn() -> bool) {
 
 fn stand(done: &dyn Fn() -> bool) {
     let tid = gettid();
-    let place = places(tid).find(|place| {
-        place
-            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    });
-    tell_stopper();
-    while is_closed() && !done() {
-        // Woken or not, the gate decides.
-        let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
-    }
-    if let Some(place) = place {
-        place.store(0, Ordering::Release);
+    loop {
+        let place = places(tid).find(|place| {
+            place
+                .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        tell_stopper();
+        while is_closed() && !done() {
+            // Woken or not, the gate decides.
+            let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
+        }
+        if let Some(place) = place {
+            place.store(0, Ordering::SeqCst);
+        }
+        // The next stop may have found the thread parked, as it was for the last one.
+        if GATE.load(Ordering::SeqCst) != CLOSED || done() {
+            return;
+        }
     }
 }
 
@@ -452,6 +458,38 @@ mod tests {
         let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
         u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+    }
+
+    #[test]
+    #[ignore = "closes the gate; run by the test below"]
+    fn goes_on_when_the_gate_is_closed_again() {
+        // True only once: the thread leaves its place, and finds the gate closed.
+        static LEAVES: AtomicU32 = AtomicU32::new(0);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (say_closed, closed) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _inside = enter();
+            tell.send(gettid()).unwrap();
+            closed.recv().unwrap();
+            rest(&|| LEAVES.swap(0, Ordering::SeqCst) == 1);
+            is_closed()
+        });
+        let tid = told.recv().unwrap();
+        close();
+        say_closed.send(()).unwrap();
+        await_parking(tid);
+        LEAVES.store(1, Ordering::SeqCst);
+        while LEAVES.load(Ordering::SeqCst) == 1 {
+            nudge();
+        }
+        await_parking(tid);
+        open();
+        assert!(!thread.join().unwrap(), "it has not parked again");
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_into_the_next_stop_parks_again() {
+        alone("goes_on_when_the_gate_is_closed_again");
     }
 
     #[test]

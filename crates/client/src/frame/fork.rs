@@ -37,8 +37,9 @@ pub fn watch() {
     });
 }
 
-/// Takes the locks that the child needs, so that no other thread holds them at the fork.
+/// Takes the locks that the child needs, so that no other thread holds them at the fork. A stop waits until they are free.
 extern "C" fn before() {
+    gate::freeze();
     if let Some(session) = session::begun() {
         session.memory.freeze();
     }
@@ -48,11 +49,17 @@ extern "C" fn before() {
 extern "C" fn in_parent() {
     alloc::thaw();
     mirror::thaw(|_| ());
+    gate::thaw();
 }
 
 extern "C" fn in_child() {
     alloc::thaw();
     gate::after_fork();
+    leave_session();
+    gate::thaw();
+}
+
+fn leave_session() {
     // Even if no session has begun: a thread of the parent may be beginning one, or may have failed to.
     agent::close_descriptor();
     if let Some(link) = link::abandon() {
@@ -84,11 +91,13 @@ extern "C" fn in_child() {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::time::Duration;
 
     use fermata_abi::sys::driver::{CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
 
     use super::*;
     use crate::frame::entry;
+    use crate::thread::signal;
 
     #[test]
     #[ignore = "a program for the test below"]
@@ -110,12 +119,14 @@ mod tests {
             // SAFETY: sets a timer, which ends a child whose call waits for ever.
             unsafe { libc::alarm(60) };
             let status = entry::call("test", || session::begin(|| Err(CUDA_ERROR_UNKNOWN)));
+            let good = status == CUDA_ERROR_NOT_INITIALIZED && !gate::is_current_inside();
             // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(status != CUDA_ERROR_NOT_INITIALIZED)) };
+            unsafe { libc::_exit(i32::from(!good)) };
         }
         let mut status = -1;
         // SAFETY: the child is the test's own, the status a live variable.
         unsafe { libc::waitpid(child, &mut status, 0) };
+        assert!(!gate::is_current_inside());
         drop(release);
         assert_eq!(begins.join().expect("an answer"), Err(CUDA_ERROR_UNKNOWN));
         assert_eq!(status, 0, "the child's call has another answer, or none");
@@ -123,15 +134,46 @@ mod tests {
     }
 
     #[test]
-    fn a_child_of_a_fork_during_the_first_call_has_no_cuda() {
-        let test = std::env::current_exe().expect("a path");
-        let mut program = Command::new(test);
-        program.args([
-            "--exact",
-            "frame::fork::tests::forks_while_another_thread_begins",
-            "--ignored",
-        ]);
-        let said = program.output().expect("it runs");
+    #[ignore = "closes the gate; run by the test below"]
+    fn is_signalled_while_it_holds_the_locks_of_a_fork() {
+        signal::install().expect("a handler");
+        let (tell, told) = std::sync::mpsc::channel();
+        let forks = std::thread::spawn(move || {
+            gate::freeze();
+            gate::close();
+            // Comes before the call returns.
+            signal::send(gate::gettid());
+            tell.send(gate::gettid()).expect("the test");
+            gate::thaw();
+            signal::send(gate::gettid());
+        });
+        let told = told.recv_timeout(Duration::from_secs(60));
+        while let Ok(tid) = told
+            && !gate::is_parked(tid)
+        {
+            gate::await_parked(1, Duration::from_millis(1));
+        }
+        gate::open();
+        forks.join().expect("it ends");
+        told.expect("it is not parked before it has freed them");
+    }
+
+    /// Runs a test of this module in a process of its own.
+    fn alone(test: &str) {
+        let mut program = Command::new(std::env::current_exe().expect("a path"));
+        let name = format!("frame::fork::tests::{test}");
+        let said = program.args(["--exact", &name, "--ignored"]).output();
+        let said = said.expect("it runs");
         assert!(said.status.success(), "{said:?}");
+    }
+
+    #[test]
+    fn a_child_of_a_fork_during_the_first_call_has_no_cuda() {
+        alone("forks_while_another_thread_begins");
+    }
+
+    #[test]
+    fn a_thread_that_forks_is_parked_when_it_has_freed_the_locks() {
+        alone("is_signalled_while_it_holds_the_locks_of_a_fork");
     }
 }

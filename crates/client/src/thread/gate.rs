@@ -72,6 +72,8 @@ struct Record {
 thread_local! {
     /// The calling thread's record. Without a destructor, so that it can be used until the thread has ended; see `ending`.
     static KNOWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
+    /// Whether the record is there for a fork only.
+    static FOR_FORK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While this lives, the thread is inside one of our functions.
@@ -112,8 +114,33 @@ pub fn let_go() {
     }
 }
 
-/// In a forked child: frees all records but the calling thread's, which gets its new thread id.
+/// Marks the thread as inside until [`thaw`], without parking: around a fork, because a parked thread must not hold the locks
+/// that a fork takes.
+pub fn freeze() {
+    let record = KNOWN.get().unwrap_or_else(|| {
+        let record = register();
+        KNOWN.set(Some(record));
+        FOR_FORK.set(true);
+        record
+    });
+    record.depth.fetch_add(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Ends [`freeze`], in the parent or in the child. Does not park: a callback that forks must end for the stop.
+pub fn thaw() {
+    let Some(record) = KNOWN.get() else { return };
+    compiler_fence(Ordering::SeqCst);
+    record.depth.fetch_sub(1, Ordering::Relaxed);
+    if FOR_FORK.take() {
+        let_go();
+    }
+}
+
+/// In a forked child: opens the gate, because there is no stopper, and frees all records but the calling thread's, which gets its
+/// new thread id.
 pub fn after_fork() {
+    GATE.store(WHEN_OPEN.load(Ordering::Relaxed), Ordering::SeqCst);
     let own = KNOWN.get().map(std::ptr::from_ref);
     for record in all() {
         let is_own = own == Some(std::ptr::from_ref(record));

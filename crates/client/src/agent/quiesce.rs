@@ -150,7 +150,7 @@ fn parking_bit() -> u64 {
     1 << (signal::chosen() - 1)
 }
 
-/// Sends the signal until every thread is parked. Threads may have created others before they parked, so it ends after
+/// Asks until every thread is parked. Threads may have created others before they parked, so it ends after
 /// two listings in a row that hold only parked threads.
 fn park_all(end: Instant) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
@@ -169,14 +169,23 @@ fn park_all(end: Instant) -> Result<u32, Refusal> {
             return Err(unparked(moving[0]));
         }
         for tid in &moving {
-            restart::note(*tid);
-            signal::send(*tid);
+            ask(*tid);
         }
         if let Ok(link) = link::current() {
             link.producer.nudge();
         }
         gate::await_parked(moving.len(), pause);
         pause = (pause * 2).min(AGAIN);
+    }
+}
+
+/// Sends the signal, unless the thread blocks it: it would then come at the end of the handler that blocks it, right behind a
+/// call which that handler has interrupted, and the program would not see that (`restart`).
+fn ask(tid: i32) {
+    restart::note(tid);
+    let is_deaf = |status: Status| status.blocked & parking_bit() != 0;
+    if !threads::status(tid).is_none_or(is_deaf) {
+        signal::send(tid);
     }
 }
 
@@ -319,6 +328,18 @@ mod tests {
         assert!(refused.is_err_and(|refusal| refusal.reason.contains("blocks signal")));
         beside_a_deaf_thread(callback::is_callback_thread, |tid| check_mask(tid, end))
             .expect("the thread is not parked");
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_is_not_sent_it() {
+        let pending = beside_a_deaf_thread(
+            || (),
+            |tid| {
+                ask(tid);
+                std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).expect("read")
+            },
+        );
+        assert!(pending.contains("SigPnd:\t0000000000000000"), "{pending}");
     }
 
     extern "C" fn takes_long(_: *mut libc::c_void) -> libc::c_int {

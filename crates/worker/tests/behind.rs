@@ -6,7 +6,9 @@ use crate::common::hold::COPIES;
 use crate::common::{
     Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
 };
-use fermata_abi::op::{Address, MemoryId, Op, Place, Resource, Sampler, Texture};
+use fermata_abi::op::{
+    Address, ContextId, MemoryId, Op, Place, Resource, Sampler, StreamId, StreamRef, Texture,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{
     FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker,
@@ -494,6 +496,60 @@ fn a_replayed_graph_that_mis_speculates_is_named_by_its_kernel() {
     scene::replay(&program, LEGACY);
     assert_eq!(words(&program.read(image.large[1] - 4, 8)), [4, 5]);
     worker.detach(program);
+}
+
+/// Two contexts that the program may destroy, each with a stream.
+const OTHERS: [StreamRef; 2] = [
+    StreamRef {
+        context: ContextId::from_raw(0x110),
+        stream: StreamId::from_raw(0x111),
+    },
+    StreamRef {
+        context: ContextId::from_raw(0x120),
+        stream: StreamId::from_raw(0x121),
+    },
+];
+
+/// The threads that bring data wait for the work of every context, in an order of their own: in one of the two rounds they
+/// wait for the context whose host function runs before they come to the one that is destroyed.
+#[test]
+fn a_context_that_is_destroyed_as_soon_as_all_data_is_there_does_not_fail_the_restore() {
+    let image = Image::make_with(&|program, _| {
+        for own in OTHERS {
+            let create = Op::ContextCreate {
+                context: own.context,
+                device: 0,
+                flags: 0,
+                primary: false,
+            };
+            assert_eq!(program.ask(&create), Answer::None);
+            program.post(&Op::StreamCreate {
+                stream: own.stream,
+                context: own.context,
+                flags: 1,
+                priority: 0,
+            });
+        }
+    });
+    for [busy, destroyed] in [OTHERS, [OTHERS[1], OTHERS[0]]] {
+        let (mut worker, hold) = image.load();
+        let program = worker.attach();
+        let (stream, id) = (busy, 1);
+        program.post(&Op::HostCall { stream, id });
+        assert_eq!(program.callback(), id);
+        let destroy = Op::ContextDestroy {
+            context: destroyed.context,
+        };
+        let destroy = program.producer.request(&destroy, None).unwrap();
+        wait_held(&mut worker);
+        hold.release(COPIES);
+        assert!(destroy.wait_for(PATIENCE).unwrap(), "it is not destroyed");
+        assert_eq!(destroy.wait(&mut Vec::new()).unwrap().status, 0);
+        program.producer.callback_done();
+        wait_complete(&mut worker);
+        assert_eq!(words(&program.read(image.large[0], 8)), [1, 1]);
+        worker.detach(program);
+    }
 }
 
 /// Neither daemon nor program is there any more, and what the program has waited for will not come either.

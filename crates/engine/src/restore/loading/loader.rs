@@ -84,6 +84,22 @@ fn is_fault(error: &EngineError) -> bool {
     matches!(error, EngineError::Driver { source, .. } if FAULTS.contains(&source.code))
 }
 
+/// What a driver answers for a context that has been destroyed, and for a stream that went with it.
+const DESTROYED: [cu::CUresult; 3] = [
+    cu::CUDA_ERROR_INVALID_CONTEXT,
+    cu::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    cu::CUDA_ERROR_INVALID_HANDLE,
+];
+
+/// The outcome of the loader's last calls in a context. The program may destroy its contexts once every block has come,
+/// while these threads end: nothing is left in such a context.
+fn unless_destroyed(outcome: Result<(), DriverError>) -> Result<(), DriverError> {
+    match outcome {
+        Err(error) if DESTROYED.contains(&error.code) => Ok(()),
+        other => other,
+    }
+}
+
 /// The context through which a device's memory is filled.
 pub(in crate::restore) fn context_on(live: &Live, device: u32) -> Option<ContextHandle> {
     let on_device = live.contexts.values().filter(|it| it.device == device);
@@ -163,8 +179,9 @@ impl Loader {
         }
         // Work that was issued before the last block came may have touched absent memory; its fault shows here.
         for context in &self.all_contexts {
-            let idle = self.driver.set_current(*context);
-            idle.and_then(|()| self.driver.synchronize_context())
+            let current = self.driver.set_current(*context);
+            let idle = current.and_then(|()| self.driver.synchronize_context());
+            unless_destroyed(idle)
                 .map_err(EngineError::driver("finish the work given while data came"))?;
         }
         match base {
@@ -377,10 +394,9 @@ impl Loader {
             }
         }
         for (device, stream) in streams {
-            self.driver
-                .set_current(self.context(device)?)
-                .and_then(|()| self.driver.destroy_stream(stream))
-                .map_err(EngineError::driver("end a stream"))?;
+            let current = self.driver.set_current(self.context(device)?);
+            let ended = current.and_then(|()| self.driver.destroy_stream(stream));
+            unless_destroyed(ended).map_err(EngineError::driver("end a stream"))?;
         }
         Ok(())
     }

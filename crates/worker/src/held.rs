@@ -3,15 +3,19 @@
 //! ```text
 //!            All                  what the device has is done        Closing            Drain
 //!   Off ───────────► all held ───────────────────────────────► ring taken whole ───────────► detached
-//!    ▲  ▲              │  ▲
+//!    ▲  ▲              │  ▲                                      │
+//!    │  ├──────────────┼──┼── a message, if the daemon has ended ┘
 //!    │  └── Off ───────┘  │ that work is done
 //!    └─────── Off ── Some: streams with long work stay held until it is done, the others go on
 //!                    Step: the same, but each other stream only up to work that may wait for other ranks
 //! ```
 //! A collective ends when every rank has entered it. With `Some`, ranks that are not held may have entered the next
 //! collective by then, where they wait for the rank that is held. With `Step`, all ranks stop behind the same collective.
+//!
+//! A daemon that ends may have told a drained program to detach. The program then takes what is parked along, so nothing of
+//! it is issued until the program has sent a message, as it does when it runs on.
 
-use fermata_abi::op::{ExecId, FunctionId, StreamRef};
+use fermata_abi::op::{ExecId, FunctionId, Op, StreamRef};
 use fermata_control::worker::{Holding, Meeting, StreamWork};
 
 use crate::parked::Hold;
@@ -23,10 +27,12 @@ impl Server {
     /// Holds streams as asked; returns whether the device is idle, and what each busy stream is executing.
     pub(crate) fn hold(&mut self, asked: fermata_control::worker::Hold) -> Holding {
         use fermata_control::worker::Hold as Asked;
+        self.forsaken = false;
         match asked {
             Asked::Off => self.hold = Hold::Off,
             Asked::All if self.hold != Hold::All => {
                 self.hold = Hold::All;
+                self.drained = false;
                 self.holds += 1;
                 // The program may have changed its graphs.
                 self.collectives.clear();
@@ -49,6 +55,23 @@ impl Server {
         let idle = self.hold.is_whole() && self.settled == self.holds;
         let busy = if idle { Vec::new() } else { self.busy() };
         Holding { idle, busy }
+    }
+
+    /// Ends the hold of a daemon that has ended: at once, or, if the program stands still, with its next message.
+    pub(crate) fn forsake(&mut self) {
+        self.forsaken = self.hold == Hold::Closing && self.drained;
+        if !self.forsaken {
+            self.hold = Hold::Off;
+        }
+    }
+
+    /// Notes a message that comes while streams are held.
+    pub(crate) fn note_message(&mut self, op: &Op<'_>) {
+        self.drained = matches!(op, Op::Drain);
+        if self.forsaken && !self.drained {
+            self.forsaken = false;
+            self.hold = Hold::Off;
+        }
     }
 
     /// Marks the end of the work that the device has now.

@@ -90,6 +90,10 @@ pub(crate) struct Server {
     pub lot: Lot<Parked>,
     /// Which streams get no work for now.
     pub hold: Hold,
+    /// Whether the last message since all streams were held was a Drain: the program stands still, or is about to.
+    pub drained: bool,
+    /// Whether the daemon has ended while the program stood still: the next message shows that the program runs.
+    pub forsaken: bool,
     /// The work of the current operation.
     pub work: Work,
     /// How often all streams have been held. `settled` is the last of these for which the device has become idle.
@@ -161,6 +165,8 @@ impl Server {
             queues: Queues::default(),
             lot: Lot::default(),
             hold: Hold::Off,
+            drained: false,
+            forsaken: false,
             work: Work::default(),
             holds: 0,
             settled: 0,

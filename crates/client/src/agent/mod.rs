@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{HostKind, ToProgram};
+use fermata_abi::op::{HostKind, Op, ToProgram};
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::{ControlError, PROTOCOL, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -140,7 +140,10 @@ fn run(control: Attached, mut home: Summons) {
                 }
                 relieve();
             }
-            Err(_) => control = None,
+            Err(_) => {
+                control = None;
+                tell_worker();
+            }
         }
     }
 }
@@ -149,6 +152,18 @@ fn run(control: Attached, mut home: Summons) {
 fn relieve() {
     if let Ok(link) = link::current() {
         link.producer.relieve();
+    }
+}
+
+/// Tells the worker, by any message, that the program runs although its daemon has ended. A worker that loses its daemon
+/// during a stop keeps what is queued back, because the program may have been told to detach with it. The program's threads
+/// may all wait for what is queued.
+fn tell_worker() {
+    // A worker that is gone needs no message, and a full ring holds others.
+    if let Ok(link) = link::current()
+        && matches!(link.producer.await_room(Duration::ZERO), Ok(true))
+    {
+        let _ = link.producer.post(&Op::Devices);
     }
 }
 

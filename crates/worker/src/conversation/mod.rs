@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::worker::{
-    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, Hold, ImageDigests, ToWorker, Totals,
+    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, ImageDigests, ToWorker, Totals,
 };
 use fermata_device::ContextHandle;
 use fermata_engine::restore::{Background, Guard, ImageFiles, Missed, Preloaded};
@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 
 use self::account::Account;
 use self::capturing::Capturing;
-use self::serving::{Serving, hold, on_server};
+use self::serving::{Serving, forsake, hold, on_server};
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::failure;
@@ -260,8 +260,10 @@ impl Worker {
     /// Abandons the checkpoint that the last daemon has begun: there will be no image.
     fn give_up(&mut self) {
         self.capturing.abandon();
-        // An error means that there is no program, and then no stream is held.
-        let _ = hold(self.serving.as_ref(), Hold::Off);
+        if let Some(serving) = &self.serving {
+            // An error means that there is no program any more, and then no stream is held.
+            let _ = forsake(serving);
+        }
         // It has deadlines of its own. There is no daemon to report the outcome to.
         let _ = self.wait_for_behind();
         if self.serving.is_none() {

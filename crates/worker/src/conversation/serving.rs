@@ -56,6 +56,11 @@ pub(super) fn on_server<T: Send + 'static>(
     }
 }
 
+/// Ends the hold of a daemon that has ended.
+pub(super) fn forsake(serving: &Serving) -> Result<(), Failure> {
+    on_server(serving, Server::forsake)
+}
+
 /// Holds streams of the program that is served.
 pub(super) fn hold(serving: Option<&Serving>, asked: control::Hold) -> Result<FromWorker, Failure> {
     let serving = serving.ok_or_else(ended)?;

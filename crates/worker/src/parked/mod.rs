@@ -54,6 +54,9 @@ impl Server {
     }
 
     fn park_if_needed(&mut self, op: &Op<'_>, ticket: Option<Ticket>) -> bool {
+        if self.hold != Hold::Off {
+            self.note_message(op);
+        }
         // Parked operations stay parked when the program stops.
         if matches!(op, Op::Drain) && self.hold.is_whole() {
             return false;

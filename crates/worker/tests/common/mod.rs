@@ -254,6 +254,12 @@ impl Worker {
 
     /// Holds all streams until the device is idle, and lets `program` go, with what it has queued.
     pub fn stop(&mut self, program: &Program) {
+        self.quiesce(program);
+        self.let_go(program);
+    }
+
+    /// Holds all streams until the device is idle, and takes everything that `program` has sent.
+    pub fn quiesce(&mut self, program: &Program) {
         let until = std::time::Instant::now() + PATIENCE;
         while !self.hold(control::Hold::All).idle {
             assert!(std::time::Instant::now() < until, "the device is not idle");
@@ -261,6 +267,10 @@ impl Worker {
         }
         assert!(self.hold(control::Hold::Closing).idle);
         assert_eq!(program.ask(&Op::Drain), Answer::None);
+    }
+
+    /// Lets a program go that stands still, with what it has queued.
+    pub fn let_go(&mut self, program: &Program) {
         program.producer.let_go().unwrap();
         assert_eq!(self.ask(ToWorker::Detach), FromWorker::Detached);
         self.kept = self.ring.take();

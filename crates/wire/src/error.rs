@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// A failure of the wire. After any but [`WireError::Timeout`] and [`WireError::TooLarge`] the session's
-/// ring is of no more use.
+/// A failure of the wire. After any but [`WireError::Timeout`], [`WireError::TooLarge`] and [`WireError::NoSlot`] the
+/// session's ring is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The other process is gone or has closed its end.
@@ -46,6 +46,9 @@ pub enum WireError {
         /// The limit.
         limit: u64,
     },
+    /// Every reply slot is in use, also the one that is kept for a drain.
+    #[error("every reply slot is in use")]
+    NoSlot,
     /// An operation could not be encoded.
     #[error("cannot encode the {what}")]
     Encode {

@@ -72,7 +72,8 @@ pub(crate) const SLOT_ROOM: u64 = SLOT_BYTES - SLOT_DATA as u64;
 pub struct Config {
     /// Bytes of the ring: a power of two of at least 4096.
     pub ring: u64,
-    /// Reply slots, 1 to 4096: as many answered operations can be under way at once.
+    /// Reply slots, 1 to 4096: as many answered operations can be under way at once. If there are several, one is kept for
+    /// a drain.
     pub slots: u64,
     /// Bytes of the staging area, a multiple of 4096. Pages that were never used cost nothing.
     pub staging: u64,

@@ -269,14 +269,20 @@ impl Producer {
     /// `overflow` is room for an answer that may exceed 4 KiB; it must stay allocated until the answer
     /// has been taken.
     ///
+    /// While all slots are in use, this waits for one. A drain does not wait: it is sent while the program's threads rest,
+    /// which may be as many as there are slots, and has a slot that they leave free.
+    ///
     /// # Errors
-    /// As [`Producer::post`].
+    /// As [`Producer::post`]; [`WireError::NoSlot`] for a drain, if an earlier one is not answered yet.
     pub fn request(
         &self,
         op: &Op<'_>,
         overflow: Option<&Staged<'_>>,
     ) -> Result<Pending<'_>, WireError> {
-        let mut ticket = self.take_slot()?;
+        let mut ticket = match op {
+            Op::Drain => self.free_slot(0).ok_or(WireError::NoSlot)?,
+            _ => self.take_slot()?,
+        };
         if let Some(range) = overflow {
             ticket.overflow = range.offset();
             ticket.overflow_len = u32::try_from(range.len()).unwrap_or(u32::MAX);
@@ -558,13 +564,14 @@ impl Producer {
     }
 
     fn take_slot(&self) -> Result<Ticket, WireError> {
+        let kept = usize::from(self.map.layout().slot_count > 1);
         loop {
-            if let Some(ticket) = self.free_slot() {
+            if let Some(ticket) = self.free_slot(kept) {
                 return Ok(ticket);
             }
             // More threads wait for answers than there are slots.
             let mut slots = self.slots.lock();
-            if slots.free.is_empty() {
+            if slots.free.len() <= kept {
                 self.freed.wait_for(&mut slots, SLOT_WAIT);
             }
             drop(slots);
@@ -572,9 +579,12 @@ impl Producer {
         }
     }
 
-    /// A slot for a thread's next request.
-    fn free_slot(&self) -> Option<Ticket> {
+    /// A slot for a thread's next request, if more than `kept` are free.
+    fn free_slot(&self, kept: usize) -> Option<Ticket> {
         let mut slots = self.collected();
+        if slots.free.len() <= kept {
+            return None;
+        }
         let mut ticket = slots.free.pop()?;
         ticket.sequence = ticket.sequence.wrapping_add(1).max(1);
         slots.asked[usize::from(ticket.slot)] = ticket.sequence;

@@ -314,6 +314,44 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
     server.join().unwrap();
 }
 
+/// Threads that rest during a stop keep their slots, and the drain's answer ends the stop.
+#[test]
+fn a_drain_has_a_slot_however_many_threads_wait_for_answers() {
+    let config = Config {
+        slots: 2,
+        ..small()
+    };
+    let (producer, consumer) = pair(config);
+    let sync = Op::StreamSync { stream: STREAM };
+    let reply = Reply {
+        status: 0,
+        body: ReplyBody::None,
+        text: "",
+    };
+    thread::scope(|scope| {
+        // Dropped if this fails, so that the other thread ends.
+        let mut consumer = consumer;
+        let replier = consumer.replier();
+        let mut taken = |limit| match consumer.next(limit).unwrap() {
+            Event::Message(message) => message.ticket,
+            _ => None,
+        };
+        let first = producer.request(&sync, None).unwrap();
+        let ticket = taken(PATIENCE).unwrap();
+        let other = scope.spawn(|| producer.ask(&sync, &mut Vec::new()).unwrap().status);
+        assert_eq!(taken(Duration::from_millis(100)), None, "it has a slot");
+        let drain = producer.request(&Op::Drain, None).unwrap();
+        let again = producer.request(&Op::Drain, None).map(drop);
+        assert!(matches!(again, Err(WireError::NoSlot)), "{again:?}");
+        replier.answer(taken(PATIENCE).unwrap(), &reply).unwrap();
+        assert_eq!(drain.wait(&mut Vec::new()).unwrap().status, 0);
+        replier.answer(ticket, &reply).unwrap();
+        assert_eq!(first.wait(&mut Vec::new()).unwrap().status, 0);
+        replier.answer(taken(PATIENCE).unwrap(), &reply).unwrap();
+        assert_eq!(other.join().unwrap(), 0);
+    });
+}
+
 #[test]
 fn large_answers_use_the_overflow_range_or_are_refused() {
     let (producer, consumer) = pair(small());

@@ -81,6 +81,15 @@ fn enqueue(program: &Program, (from, to): (u64, u64)) {
     });
 }
 
+/// Waits until the worker asks for a host function, which another call takes: it has read what was posted before.
+fn await_asked(program: &Program) {
+    let until = Instant::now() + PATIENCE;
+    while program.asked_callback().is_none() {
+        assert!(Instant::now() < until, "it is not asked for");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn run_callback(program: &Program, id: u64) {
     assert_eq!(program.callback(), id);
     program.producer.callback_done();
@@ -155,11 +164,7 @@ fn host_functions_due_and_running_at_a_stop_are_waited_for_and_later_ones_asked_
     call(STREAM, 1);
     call(OTHER, 2);
     let first = program.callback();
-    let until = Instant::now() + PATIENCE;
-    while program.asked_callback().is_none() {
-        assert!(Instant::now() < until, "the other is not asked for");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    await_asked(&program);
     // One runs, the other is due and not taken; what comes now is held.
     assert!(!worker.hold(Hold::All).idle);
     for id in [3, 5, 7] {
@@ -245,6 +250,7 @@ fn what_takes_long_is_named_and_the_other_streams_go_on() {
         id: 1,
     });
     program.launch_add(memory, 1, 16, STREAM);
+    await_asked(&program);
     let holding = worker.hold(Hold::All);
     assert!(!holding.idle);
     assert_eq!(holding.busy.len(), 1);

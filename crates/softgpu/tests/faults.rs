@@ -12,8 +12,10 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use common::{Context, check, cuda};
+use fermata_abi::narrow;
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
+use fermata_softgpu::api::narrow as old;
 use fermata_softgpu::api::{
     checkpoint, context, copy, device, init, memop, memory, memset, pool, stream, unsupported,
 };
@@ -101,6 +103,32 @@ fn a_program_frees_pool_memory_twice() {
     let twice = cuda!(pool::cuMemFreeAsync(address, handle));
     assert_eq!(twice, cu::CUDA_ERROR_INVALID_VALUE);
     check(cuda!(stream::cuStreamSynchronize(handle)));
+}
+
+/// Alone, for tests beside it would change how much is free.
+#[test]
+fn memory_is_freed_whose_address_does_not_fit() {
+    scenario("a_program_has_32_bits_for_an_address", &[]);
+}
+
+#[test]
+#[ignore = "run by memory_is_freed_whose_address_does_not_fit"]
+fn a_program_has_32_bits_for_an_address() {
+    let _context = Context::new();
+    let before = free_bytes();
+    let mut address = narrow::DevicePointer(7);
+    let refused = cuda!(old::cuMemAlloc(&raw mut address, narrow::Size(64)));
+    assert_eq!((refused, address.0), (cu::CUDA_ERROR_OUT_OF_MEMORY, 7));
+    assert_eq!(free_bytes(), before);
+}
+
+fn free_bytes() -> usize {
+    let (mut free, mut total) = (0, 0);
+    check(cuda!(memory::cuMemGetInfo_v2(
+        Out::from(&mut free),
+        Out::from(&mut total)
+    )));
+    free
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    fn close(&self, stream: cu::CUstream) {
+    pub(crate) fn close(&self, stream: cu::CUstream) {
         let data = crate::common::out((&raw const *self).cast_mut().cast::<c_void>());
         check(cuda!(launch::cuLaunchHostFunc(
             stream,

@@ -1,14 +1,16 @@
 //! Texture and surface objects.
 
-use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{array, context, copy, launch, texture};
+use fermata_softgpu::api::{array, context, copy, texture};
 
 use crate::common::{Context, check, cuda};
+use crate::streams::Gate;
 
 /// Adds 1 to the texel of a surface in each column of row 1, then reads it by a texture.
 const BOTH: &std::ffi::CStr = c"
@@ -123,11 +125,6 @@ fn a_kernel_writes_a_surface_and_reads_it_as_a_texture() {
     check(cuda!(array::cuArrayDestroy(array)));
 }
 
-/// Holds its stream up, so that what follows has not begun when the program goes on.
-unsafe extern "C" fn linger(_: *mut c_void) {
-    std::thread::sleep(Duration::from_millis(200));
-}
-
 #[test]
 fn textures_may_be_destroyed_as_soon_as_what_reads_them_is_launched() {
     let context = Context::new();
@@ -147,14 +144,24 @@ fn textures_may_be_destroyed_as_soon_as_what_reads_them_is_launched() {
         &read.to_ne_bytes(),
         &out.to_ne_bytes(),
     ];
-    check(cuda!(launch::cuLaunchHostFunc(
-        null_mut(),
-        Some(linger),
-        crate::common::out(null_mut())
-    )));
+    let gate = Gate::default();
+    gate.close(null_mut());
     kernel.launch([1; 3], [4, 1, 1], 0, null_mut(), &params);
-    check(cuda!(texture::cuTexObjectDestroy(read)));
-    check(cuda!(texture::cuSurfObjectDestroy(written)));
+    let handle = context.0.addr();
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let own = std::ptr::without_provenance_mut(handle);
+            check(cuda!(context::cuCtxSetCurrent(own)));
+            check(cuda!(texture::cuTexObjectDestroy(read)));
+            check(cuda!(texture::cuSurfObjectDestroy(written)));
+            tell.send(())
+        });
+        // Until the gate is open, the kernel does not begin, and both are needed.
+        let early = told.recv_timeout(Duration::from_millis(200));
+        gate.open.store(true, Ordering::SeqCst);
+        assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout));
+    });
     check(cuda!(context::cuCtxSynchronize()));
     assert_eq!(context.download::<f32>(out, 4), [11.0, 21.0, 31.0, 41.0]);
     check(cuda!(array::cuArrayDestroy(array)));

@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Scene, config};
 
@@ -177,7 +177,13 @@ fn an_instance_that_takes_too_long_is_ended() {
     let late = scene.get("/held");
     assert_eq!(late.status, 504, "{}", late.body);
     // So is one that stops in the middle of its answer: the client sees that it is not whole.
-    let cut = scene.get("/half");
+    let mut cut = scene.get("/half");
+    let begun = Instant::now();
+    // On a busy machine the first half may come too late, too.
+    while cut.status == 504 && begun.elapsed() < LONG {
+        cut = scene.get("/half");
+    }
+    assert_eq!(cut.status, 200, "{cut:?}");
     assert!(!cut.whole, "{cut:?}");
     scene.until(|| scene.host().live.load(Ordering::SeqCst) == 0);
     scene.close();
@@ -189,7 +195,7 @@ fn a_client_that_does_not_read_holds_no_instance_longer_than_it_may() {
     config.limit = Duration::from_millis(500);
     let scene = Scene::new(config);
     let silent = scene.ask_only("/large");
-    scene.until(|| scene.answering() == 1);
+    scene.until(|| scene.host().large.load(Ordering::SeqCst) == 1);
     scene.until(|| scene.host().live.load(Ordering::SeqCst) == 0);
     // Nor does it keep the front from ending.
     scene.close();

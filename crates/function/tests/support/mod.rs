@@ -34,6 +34,8 @@ pub struct Fakes {
     pub live: AtomicUsize,
     pub most: AtomicUsize,
     pub broken: AtomicBool,
+    /// How many requests for `/large` have come.
+    pub large: AtomicUsize,
     hold: AtomicBool,
     answering: AtomicUsize,
     died: AtomicBool,
@@ -132,11 +134,10 @@ fn listen(listener: &TcpListener, shared: &Shared, fakes: &Fakes) {
                 continue;
             }
             "/large" => {
-                fakes.answering.fetch_add(1, Ordering::SeqCst);
+                fakes.large.fetch_add(1, Ordering::SeqCst);
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
                 // The front gives it up.
                 let _ = (&stream).write_all(&[head.into_bytes(), vec![b'x'; LARGE]].concat());
-                fakes.answering.fetch_sub(1, Ordering::SeqCst);
                 continue;
             }
             "/held" => wait(shared, fakes),

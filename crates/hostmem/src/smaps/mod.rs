@@ -48,7 +48,8 @@ fn flags() -> Option<&'static Flags> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{Read, Write};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -77,15 +78,25 @@ mod tests {
         assert_eq!(refused, Err(io::ErrorKind::Unsupported));
     }
 
+    /// A process that has begun, and waits for input.
+    fn waiting() -> Child {
+        let mut command = Command::new("cat");
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.spawn().expect("started");
+        let (input, output) = (child.stdin.as_mut(), child.stdout.as_mut());
+        input.expect("piped").write_all(b"x").expect("written");
+        let mut byte = [0];
+        output.expect("piped").read_exact(&mut byte).expect("read");
+        child
+    }
+
     #[test]
     fn mappings_are_described_as_in_smaps() {
         let flags = match Flags::unchecked() {
             Ok(flags) => flags,
             Err(error) => return check_refused(&error),
         };
-        let mut child = Command::new("sleep").arg("30").spawn().expect("started");
-        // It is executed, and asleep.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let mut child = waiting();
         let told = joined(&flags, child.id()).expect("described");
         let smaps = fs::read(format!("/proc/{}/smaps", child.id())).expect("read");
         let _ = child.kill();

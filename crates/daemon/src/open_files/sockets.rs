@@ -75,3 +75,24 @@ pub fn holders(processes: &[u32]) -> HashMap<u64, Holder> {
     }
     held
 }
+
+#[cfg(test)]
+pub(super) mod scene {
+    use std::time::{Duration, Instant};
+
+    const LIMIT: Duration = Duration::from_secs(120);
+    const TURN: Duration = Duration::from_millis(1);
+
+    /// What `look` finds once it `holds`, or else at the deadline. A child that another test starts has what this process has
+    /// open until it executes its program, and keeps it open that long when this process has closed it.
+    pub fn soon<T>(mut look: impl FnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let found = look();
+            if holds(&found) || Instant::now() > until {
+                return found;
+            }
+            std::thread::sleep(TURN);
+        }
+    }
+}

@@ -122,9 +122,10 @@ mod tests {
     use std::io::Read as _;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 
-    use rustix::net::{bind, socket};
+    use rustix::net::bind;
 
     use super::*;
+    use crate::open_files::sockets::scene::soon;
 
     /// An address whose connection has ended at the side that listened, and is remembered.
     fn lingering(ip: IpAddr) -> SocketAddr {
@@ -136,6 +137,9 @@ mod tests {
         let (accepted, _) = listener.accept().expect("accepted");
         drop(accepted);
         assert_eq!(client.read(&mut [0]).expect("the end"), 0);
+        drop(client);
+        let is_ended = || live::ended().iter().any(|it| it.own == at);
+        assert!(soon(is_ended, |ended| *ended), "it is not remembered");
         at
     }
 
@@ -145,7 +149,7 @@ mod tests {
         } else {
             AddressFamily::INET6
         };
-        let again = socket(family, SocketType::STREAM, None)?;
+        let again = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_reuseaddr(&again, true)?;
         bind(&again, &at)
     }
@@ -159,11 +163,11 @@ mod tests {
             let (at, other) = (lingering(ip), lingering(ip));
             assert_eq!(bind_again(at), Err(rustix::io::Errno::ADDRINUSE));
             forget(&[at]);
-            assert_eq!(bind_again(at), Ok(()));
+            assert_eq!(soon(|| bind_again(at), Result::is_ok), Ok(()));
             // Of another port nothing is forgotten.
             assert_eq!(bind_again(other), Err(rustix::io::Errno::ADDRINUSE));
             forget(&[SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), other.port())]);
-            assert_eq!(bind_again(other), Ok(()));
+            assert_eq!(soon(|| bind_again(other), Result::is_ok), Ok(()));
         }
     }
 }

@@ -42,16 +42,47 @@ fn allow_at(socket: &OwnedFd) -> io::Result<()> {
 mod tests {
     use std::io::Read as _;
     use std::net::{SocketAddr, TcpStream};
+    use std::process::{Child, Command};
 
-    use rustix::net::{accept, bind, getsockname, listen, socket};
+    use rustix::net::{SocketFlags, accept_with, bind, getsockname, listen, socket_with};
 
     use super::*;
+    use crate::open_files::sockets::scene::soon;
+
+    fn made() -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC;
+        Ok(socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            flags,
+            None,
+        )?)
+    }
 
     fn listening(at: SocketAddr) -> io::Result<OwnedFd> {
-        let made = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        let made = made()?;
         bind(&made, &at)?;
         listen(&made, 1)?;
         Ok(made)
+    }
+
+    fn accepted(listener: &OwnedFd) -> OwnedFd {
+        accept_with(listener, SocketFlags::CLOEXEC).expect("accepted")
+    }
+
+    fn bind_again(at: SocketAddr) -> rustix::io::Result<()> {
+        let again = made().expect("a socket");
+        sockopt::set_socket_reuseaddr(&again, true)?;
+        bind(&again, &at)
+    }
+
+    /// A process that holds both.
+    fn holding(listener: &OwnedFd, accepted: &OwnedFd) -> Child {
+        let cloned = |it: &OwnedFd| it.try_clone().expect("cloned");
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        command.stdin(cloned(listener)).stdout(cloned(accepted));
+        command.spawn().expect("sleep starts")
     }
 
     #[test]
@@ -61,26 +92,26 @@ mod tests {
             let listener = listening(any).expect("listens");
             let at = SocketAddr::try_from(getsockname(&listener).expect("a name")).expect("TCP");
             let before = TcpStream::connect(at).expect("connected");
-            let accepted = accept(&listener).expect("accepted");
+            let own = accepted(&listener);
+            // Another process, as this one has the sockets of other tests, too.
+            let mut child = holding(&listener, &own);
             if allowed {
-                allow(&[std::process::id()]);
+                allow(&[child.id()]);
             }
+            child.kill().expect("killed");
+            child.wait().expect("waited");
             let later = TcpStream::connect(at).expect("connected");
-            let both = [
-                (before, accepted),
-                (later, accept(&listener).expect("accepted")),
-            ];
+            let both = [(before, own), (later, accepted(&listener))];
             drop(listener);
             for (mut other, own) in both {
                 // It waits for a minute who closes first.
                 drop(own);
                 assert_eq!(other.read(&mut [0]).expect("the end"), 0);
             }
-            let again = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-            sockopt::set_socket_reuseaddr(&again, true).expect("set");
-            bind(&again, &at)
+            at
         };
-        assert_eq!(ended(false), Err(rustix::io::Errno::ADDRINUSE));
-        assert_eq!(ended(true), Ok(()));
+        assert_eq!(bind_again(ended(false)), Err(rustix::io::Errno::ADDRINUSE));
+        let at = ended(true);
+        assert_eq!(soon(|| bind_again(at), Result::is_ok), Ok(()));
     }
 }

@@ -429,6 +429,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::open_files::sockets::scene::soon;
 
     const MEMORY: &str = "/dev/shm";
 
@@ -468,6 +469,12 @@ mod tests {
         file.write_all_at(text, 3 << 20).expect("written");
     }
 
+    /// Waits until no process uses the file.
+    fn wait_unused(path: &Path) {
+        let there = path.symlink_metadata().expect("there");
+        assert!(!soon(|| is_used(&there), |used| !used), "it is used");
+    }
+
     #[test]
     fn a_file_that_is_gone_comes_back_and_goes_with_a_failed_restore() {
         let (_memory, host, path) = dumped(Purpose::Memory);
@@ -485,11 +492,13 @@ mod tests {
     fn a_file_that_was_left_is_replaced_and_comes_back_after_a_failed_restore() {
         let (memory, host, path) = dumped(Purpose::Memory);
         write(&path, b"left");
+        wait_unused(&path);
         let placed = Placed::again(host.path()).expect("made");
         assert!(placed.nameless().is_empty());
         assert_eq!(last(&path), b"then");
         drop(placed);
         assert_eq!(last(&path), b"left");
+        wait_unused(&path);
         Placed::again(host.path()).expect("made").keep();
         assert_eq!(last(&path), b"then");
         let all = fs::read_dir(memory.path()).expect("listed");
@@ -520,8 +529,9 @@ mod tests {
     fn restores_at_the_same_time_have_shared_memory_of_their_own() {
         for left in [true, false] {
             let (memory, host, path) = dumped(Purpose::Memory);
-            if !left {
-                fs::remove_file(&path).expect("removed");
+            match left {
+                true => wait_unused(&path),
+                false => fs::remove_file(&path).expect("removed"),
             }
             // CRIU has opened neither yet.
             let one = Placed::again(host.path()).expect("made");
@@ -618,6 +628,9 @@ sys.stdin.read()
         }
     }
 
+    /// Opens files of its folder until its input ends.
+    const OPENS: &str = "exec 3<>data 4<>log 5<>long 6<read; echo open; read line";
+
     #[test]
     fn what_a_program_has_open_in_a_folder_for_temporary_files_is_copied() {
         let (folder, host) = (
@@ -629,12 +642,24 @@ sys.stdin.read()
         let open = [made("data"), made("log"), made("long")];
         open[0].write_all_at(b"data", 0).expect("written");
         open[2].set_len(LONGEST + 1).expect("set");
+        drop(open);
         fs::write(path("read"), "").expect("written");
-        let read = File::open(path("read")).expect("opened");
-        let own = [std::process::id()];
-        copy(host.path(), &own, &path("log")).expect("copied");
-        drop((open, read));
-        // Other tests of this process have files open, too.
+        let mut child = Command::new("sh")
+            .args(["-c", OPENS])
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = String::new();
+        let out = child.stdout.as_mut().expect("its output");
+        BufReader::new(out).read_line(&mut said).expect("read");
+        assert_eq!(said, "open\n");
+        let copied = copy(host.path(), &[child.id()], &path("log"));
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+        copied.expect("copied");
+        // It has inherited what this process was given.
         let mut all = list(host.path()).expect("listed");
         all.retain(|it| it.path.starts_with(folder.path()));
         let [data] = &all[..] else { panic!("{all:?}") };

@@ -220,7 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::open_files::sockets::settled;
+    use crate::open_files::sockets::scene::soon;
 
     /// A process that holds a socket as its standard input.
     fn holding(socket: &UnixStream) -> Child {
@@ -241,21 +241,22 @@ mod tests {
         let (mut first, mut second) = (holding(&one), holding(&other));
         drop((one, other));
         let tree = [first.id()];
-        let unsaved = |tree: &[u32], ours: &[u32]| settled(|| unsaved(tree, ours));
-        let found = unsaved(&tree, &[]);
+        let unsaved_of = |tree: &[u32], ours: &[u32]| soon(|| unsaved(tree, ours), Vec::is_empty);
+        let named = format!("process {} (sleep)", second.id());
+        let names_it = |found: &Vec<Unsaved>| found.iter().any(|it| it.what.contains(&named));
+        let found = soon(|| unsaved(&tree, &[]), names_it);
         assert_eq!(found.len(), 1, "{found:?}");
         let holder = Holder {
             pid: first.id(),
             descriptor: 0,
         };
         assert_eq!(found[0].holder, holder);
-        let named = format!("process {} (sleep)", second.id());
-        assert!(found[0].what.contains(&named), "{found:?}");
-        assert_eq!(unsaved(&tree, &[second.id()]), [], "it is ours");
+        assert!(names_it(&found), "{found:?}");
+        assert_eq!(unsaved_of(&tree, &[second.id()]), [], "it is ours");
         assert_eq!(unsaved(&[first.id(), second.id()], &[]), [], "both ends");
         second.kill().expect("killed");
         second.wait().expect("waited");
-        assert_eq!(unsaved(&tree, &[]), [], "the other end is closed");
+        assert_eq!(unsaved_of(&tree, &[]), [], "the other end is closed");
         first.kill().expect("killed");
         first.wait().expect("waited");
     }

@@ -131,8 +131,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("fermata-fresh-{}", std::process::id()));
         let file = File::create(&path).expect("made");
         let (known, version) = (Known::default(), Version::of(&file).expect("told"));
-        known.add(version, "hash", now());
+        let [_, (seconds, nanoseconds)] = version.changed;
+        let changed = Duration::new(seconds as u64, nanoseconds as u32);
+        known.add(version, "hash", changed + SETTLED - Duration::from_nanos(1));
         assert!(!known.has(&version, "hash"));
+        known.add(version, "hash", changed + SETTLED);
+        assert!(known.has(&version, "hash"));
         std::fs::remove_file(&path).expect("removed");
     }
 

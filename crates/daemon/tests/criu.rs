@@ -237,10 +237,12 @@ fn image<'a>(files: &'a Path, dir: &Path, n: u32, root: u32, log: &Path) -> Host
 
 /// A script in the place of CRIU.
 fn fake_criu(program: &Path, script: &str) -> Criu {
-    use std::os::unix::fs::PermissionsExt;
-
-    fs::write(program, script).expect("written");
-    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("executable");
+    let text = program.with_extension("text");
+    fs::write(&text, script).expect("written");
+    // By another process: a child of another test may have open what this one writes, which then cannot be executed.
+    let mut install = Command::new("install");
+    install.arg("-m755").arg(text).arg(program);
+    assert!(install.status().expect("install").success());
     Criu::at(program.into(), Path::new(env!("CARGO_BIN_EXE_fermatad")))
 }
 

@@ -1,12 +1,12 @@
 //! A CRIU that waits at its start, so that a test can break something exactly then.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::executable;
 use crate::scene::{Scene, kill_nine, wait_until};
 
 /// How long the daemon mostly takes to ask a CRIU that has been started; nothing hangs on it.
@@ -38,8 +38,7 @@ impl HeldCriu {
             held = held.display(),
             criu = scene.tree().criu().display(),
         );
-        fs::write(&script, text)?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        executable::script(&script, &text)?;
         if let Some(daemon) = scene.sandbox().daemon() {
             kill_nine(&daemon)?;
         }

@@ -17,6 +17,7 @@ pub mod case;
 pub mod command;
 pub mod deaths;
 pub mod disk;
+pub mod executable;
 pub mod fermata;
 pub mod halt;
 pub mod held;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::executable;
 use fermata_e2e::fermata::Session;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes::look_up;
@@ -57,7 +58,7 @@ fn driver_in(scene: &Scene, folder: &str) -> Result<PathBuf> {
     );
     std::fs::create_dir(&to)?;
     let program = to.join("driver");
-    std::fs::copy(&from, &program)?;
+    executable::copy(&from, &program)?;
     let mut text = std::fs::read(from.with_file_name(KERNELS))?;
     text.extend(format!("\n// {folder} ").bytes());
     text.resize(2 << 20, b'x');

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +11,7 @@ use fermata_e2e::appender::{check_still, wait_grows, words};
 use fermata_e2e::case::Device;
 use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
+use fermata_e2e::executable;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes::{Process, look_up};
@@ -428,8 +428,7 @@ fn a_failure_of_criu_leaves_the_program_unlocked() -> Result<()> {
         "#!/bin/sh\nulimit -f 64\nexec {} \"$@\"\n",
         scene.tree().criu().display()
     );
-    fs::write(&script, text)?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    executable::script(&script, &text)?;
     let script = script.to_str().context("path")?;
     scene
         .fermata()

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command::{self, Finished};
+use fermata_e2e::executable;
 use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::{SHORT, Scene, Which, wait_until};
 
@@ -84,10 +85,7 @@ fn an_unknown_session_or_image_is_named() -> Result<()> {
 fn an_unknown_instruction_is_named_when_the_module_is_loaded() -> Result<()> {
     let scene = Scene::new()?;
     let program = scene.sandbox().work().join("driver");
-    // By a process that no other test has started: one that has the copy open keeps it from being executed.
-    let mut copy = Command::new("cp");
-    copy.arg(scene.tree().program("driver")?).arg(&program);
-    command::run(copy, COMMAND_LIMIT)?.success("cp")?;
+    executable::copy(&scene.tree().program("driver")?, &program)?;
     let ptx = std::fs::read_to_string(scene.tree().program("driver_kernels.ptx")?)?;
     let strange = ptx.replacen("ret;", "frobnicate.u32 %r1, %r2;\n\tret;", 1);
     std::fs::write(scene.sandbox().work().join("driver_kernels.ptx"), strange)?;

@@ -13,7 +13,7 @@ use crate::case::Mode;
 use crate::command;
 use crate::disk::SmallDisk;
 use crate::fermata::COMMAND_LIMIT;
-use crate::scene::Scene;
+use crate::scene::{Scene, gc_when_free};
 
 /// Bytes that a nearly full file system of images has left at most: more than an image takes.
 const IMAGE_BYTES: u64 = 64 << 20;
@@ -224,8 +224,8 @@ impl Kind for Disks {
         let drafts = self.ground.drafts()?;
         ensure!(drafts.is_empty(), "half images: {drafts:?}");
         self.ground.check_nothing_left()?;
-        let collected = self.ground.scene.fermata().call(&["images", "gc"])?;
-        collected.success("fermata images gc")?;
+        let fermata = self.ground.scene.fermata();
+        gc_when_free(|| fermata.call(&["images", "gc"]))?.success("fermata images gc")?;
         if number.is_multiple_of(LOOK) {
             self.ground.check_neighbour()?;
             self.ground.check_files()?;

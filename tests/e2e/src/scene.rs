@@ -447,6 +447,25 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
     Ok(())
 }
 
+/// Status of the tool for what somebody else uses.
+const LOCKED: i32 = 11;
+
+/// What comes of `images gc` once nobody holds the store's lock: a worker that waits for the next session may read images, and
+/// hold it for a while.
+///
+/// # Errors
+/// That of `gc`, or at the deadline.
+pub fn gc_when_free(mut gc: impl FnMut() -> Result<Finished>) -> Result<Finished> {
+    let mut collected = None;
+    wait_until("a collection can run", || {
+        let done = gc()?;
+        let is_free = done.status != LOCKED;
+        collected = Some(done);
+        Ok(is_free)
+    })?;
+    collected.context("no collection")
+}
+
 /// Waits until `process` is gone.
 ///
 /// # Errors

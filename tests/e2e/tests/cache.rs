@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::PROGRAM_LIMIT;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::{SHORT, Scene, wait_until};
+use fermata_e2e::scene::{SHORT, Scene, gc_when_free, wait_until};
 use serde_json::Value;
 
 /// Of a pack, and of the steps in which damage is done.
@@ -136,9 +136,7 @@ fn an_image_is_read_from_the_disk_once() -> Result<()> {
 
     let fermata = cached.scene.fermata();
     fermata.call(&["images", "rm", "image"])?.success("rm")?;
-    wait_until("a collection can run", || {
-        Ok(fermata.call(&["images", "gc"])?.status == 0)
-    })?;
+    gc_when_free(|| fermata.call(&["images", "gc"]))?.success("gc")?;
     wait_until("the space is given back", || Ok(cached.used()? == 0))?;
     cached.scene.close()
 }

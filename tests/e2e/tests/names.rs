@@ -10,7 +10,7 @@ use fermata_e2e::case::PROGRAM_LIMIT;
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::{SHORT, Scene};
+use fermata_e2e::scene::{SHORT, Scene, gc_when_free};
 
 /// Says where it is and what it reads, once there is a file `go`.
 const PROGRAM: &str = "
@@ -144,13 +144,13 @@ fn images_of_programs_with_a_gpu_may_lie_in_folders_that_are_not_utf_8() -> Resu
             "{name}: status {status}, digest {printed:?}"
         );
     }
+    let collect = |line: &[&'static str]| gc_when_free(|| call(&words(line)));
     for shown in [
-        &["images", "ls"][..],
-        &["images", "inspect", "heat-1"],
-        &["images", "gc"],
+        call(&words(&["images", "ls", "--json"]))?,
+        call(&words(&["images", "inspect", "heat-1", "--json"]))?,
+        collect(&["images", "gc", "--json"])?,
     ] {
-        let shown = [shown, &["--json"]].concat();
-        let said = call(&words(&shown))?.success("fermata images")?.stdout;
+        let said = shown.success("fermata images")?.stdout;
         serde_json::from_str::<serde_json::Value>(&said).with_context(|| said.clone())?;
     }
     let verified = words(&["images", "verify", "--json"]);
@@ -162,7 +162,7 @@ fn images_of_programs_with_a_gpu_may_lie_in_folders_that_are_not_utf_8() -> Resu
         elsewhere.as_os_str(),
     ];
     call(&removed)?.success("fermata images rm")?;
-    call(&words(&["images", "gc"]))?.success("fermata images gc")?;
+    collect(&["images", "gc"])?.success("fermata images gc")?;
     call(&words(&["images", "verify", "heat-1"]))?.success("fermata verify")?;
     scene.close()
 }

@@ -220,8 +220,9 @@ fn a_checkpoint_that_is_given_up_leaves_the_queue() -> Result<()> {
     // A checkpoint whose command ends goes on in the daemon, so it is the daemon that ends here.
     queued.scene.kill_daemon()?;
     child.wait()?;
-    queued.open_all()?;
+    // The program waits until it is back, and cannot end before.
     queued.scene.wait_back("queued")?;
+    queued.open_all()?;
     queued.ends("queued")?;
     queued.scene.close()
 }

@@ -1,5 +1,9 @@
 //! The programs that are crossed, and the digests their source records.
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
 use crate::case::Device;
 
 const DIGESTS: &str = include_str!("../../../programs/digests.txt");
@@ -157,4 +161,14 @@ pub fn digest(name: &str) -> Option<&'static str> {
     DIGESTS
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+}
+
+/// The folder with the package `fermata` for programs in Python.
+///
+/// # Errors
+/// When it is not there.
+pub fn python_package() -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/python");
+    let path = path.canonicalize()?;
+    Ok(path.to_str().context("path")?.to_owned())
 }

@@ -13,6 +13,7 @@ use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::hold::{COPIES, Hold};
 use fermata_e2e::processes;
+use fermata_e2e::programs::python_package;
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -486,10 +487,21 @@ fn functions_are_listed_shown_replaced_and_removed_with_their_images() -> Result
     scene.close()
 }
 
-/// Listens at two ports, then says so.
+/// Listens at two ports.
 const TWO: &str = "
 import socket, time
 sockets = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]
+while True:
+    time.sleep(1)
+";
+
+/// Listens at two ports, then says that it is ready.
+const READY_AT_TWO: &str = "
+import socket, sys, time
+sys.path.insert(0, sys.argv[1])
+import fermata
+sockets = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]
+assert fermata.ready()
 while True:
     time.sleep(1)
 ";
@@ -498,7 +510,7 @@ while True:
 fn a_program_that_is_no_function_is_ended_with_the_reason() -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
-    let python = "/usr/bin/python3";
+    let (python, package) = ("/usr/bin/python3", python_package()?);
     let cases: [(&[&str], &str, &str); 4] = [
         (&[], "import sys; sys.exit(7)", "ended with 7"),
         (
@@ -506,7 +518,7 @@ fn a_program_that_is_no_function_is_ended_with_the_reason() -> Result<()> {
             "import time; time.sleep(1000)",
             "listens at no socket",
         ),
-        (&["--within", "60"], TWO, "--at"),
+        (&["--ready", "--within", "60"], READY_AT_TWO, "--at"),
         (
             &["--ready", "--within", "1"],
             TWO,
@@ -516,7 +528,7 @@ fn a_program_that_is_no_function_is_ended_with_the_reason() -> Result<()> {
     for (flags, text, expected) in cases {
         let mut words = vec!["function", "create", "none", "--device", "soft"];
         words.extend(flags);
-        words.extend(["--", python, "-c", text]);
+        words.extend(["--", python, "-B", "-c", text, &package]);
         let done = fermata.call(&words)?;
         ensure!(
             done.status == 1 && done.stderr.contains(expected),

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
 use fermata_e2e::command;
+use fermata_e2e::programs::python_package;
 use fermata_e2e::scene::{Scene, wait_until};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -75,18 +76,12 @@ for n, buffer in enumerate(buffers):
 print('whole', flush=True)
 ";
 
-fn package() -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/python");
-    let path = path.canonicalize()?;
-    Ok(path.to_str().context("path")?.to_owned())
-}
-
 #[test]
 fn a_program_in_python_checkpoints_itself_and_knows_that_it_was_restored() -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     let variables = [("PYTHONDONTWRITEBYTECODE", "1")];
-    let words = ["-c", SELF, &package()?];
+    let words = ["-c", SELF, &python_package()?];
     fermata.run_with(&variables, "first", Device::Soft, Path::new(PYTHON), &words)?;
     fermata
         .call(&["wait", "--ready", "first"])?
@@ -130,7 +125,7 @@ fn a_program_with_a_connection_leaves_it_out_if_it_says_so() -> Result<()> {
     let fermata = scene.fermata();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port().to_string();
-    let words = ["-c", CONNECTED, &package()?, &port];
+    let words = ["-c", CONNECTED, &python_package()?, &port];
     let variables = [("PYTHONDONTWRITEBYTECODE", "1")];
     fermata.run_with(&variables, "first", Device::Soft, Path::new(PYTHON), &words)?;
     let (mut link, _) = listener.accept()?;
@@ -222,7 +217,12 @@ fn a_program_checkpoints_itself_with_the_daemon_that_there_is_then() -> Result<(
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     let go = scene.sandbox().work().join("go");
-    let words = ["-c", WHEN_TOLD, &package()?, go.to_str().context("path")?];
+    let words = [
+        "-c",
+        WHEN_TOLD,
+        &python_package()?,
+        go.to_str().context("path")?,
+    ];
     let variables = [("PYTHONDONTWRITEBYTECODE", "1")];
     fermata.run_with(&variables, "first", Device::Soft, Path::new(PYTHON), &words)?;
     scene.kill_daemon()?;

@@ -7,6 +7,7 @@
 //! there, and ends it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub struct Sandbox {
     folder: TempDir,
     mark: String,
+    address: Ipv4Addr,
     /// None where this process cannot choose one: then shared memory is not looked for.
     group: Option<u32>,
 }
@@ -61,6 +63,7 @@ impl Sandbox {
         Ok(Self {
             folder,
             mark: format!("{}-{number}", std::process::id()),
+            address: own_address(number),
             group: own_group(number),
         })
     }
@@ -78,6 +81,12 @@ impl Sandbox {
     /// The folder in which programs run.
     pub fn work(&self) -> PathBuf {
         self.folder.path().join("work")
+    }
+
+    /// An address of this machine at which programs of other cases do not listen: a port there stays free between the end of a
+    /// program and its restore.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
     }
 
     /// Where a test has daemons and workers stand still (`crates/store/src/moments.rs`).
@@ -182,13 +191,23 @@ fn base() -> &'static str {
     places.find(|it| !in_memory(it)).unwrap_or("/tmp")
 }
 
+/// A number that other cases of this machine seldom have.
+fn seed(number: u32) -> u32 {
+    std::process::id().wrapping_mul(512).wrapping_add(number)
+}
+
+/// An address in 127.64.0.0/10, all of which are this machine's.
+fn own_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x7f40_0000 | (seed(number) & 0x003f_ffff))
+}
+
 /// A group that no other case of this machine has: root may choose any that its user namespace knows.
 pub fn own_group(number: u32) -> Option<u32> {
     let map = fs::read_to_string("/proc/self/gid_map").ok()?;
     let mut fields = map.split_whitespace();
     let (first, count) = (fields.next()?, fields.nth(1)?.parse::<u32>().ok()?);
     let free = count.min(i32::MAX as u32).checked_sub(FREE_GROUPS)?;
-    let seed = std::process::id().wrapping_mul(512).wrapping_add(number);
+    let seed = seed(number);
     let may = first == "0" && free > 0 && rustix::process::geteuid().is_root();
     may.then(|| FREE_GROUPS + seed % free)
 }

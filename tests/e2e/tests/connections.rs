@@ -12,7 +12,7 @@ use fermata_e2e::scene::Scene;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What both programs begin with: connections of a program with itself, and the wait for a file.
+/// What all programs begin with: connections of a program with itself at the address `host`, and the wait for a file.
 const COMMON: &str = "
 import os, socket, sys, time
 
@@ -22,11 +22,11 @@ def wait():
         assert time.time() < end
         time.sleep(0.01)
 
-listener = socket.create_server(('127.0.0.1', 0))
+listener = socket.create_server((host, 0))
 port = listener.getsockname()[1]
 
 def pair():
-    client = socket.create_connection(('127.0.0.1', port))
+    client = socket.create_connection((host, port))
     return client, listener.accept()[0]
 
 def whole(end):
@@ -82,7 +82,8 @@ True
 ";
 
 fn run(scene: &Scene, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
-    let program = format!("{COMMON}{program}");
+    let host = scene.sandbox().address();
+    let program = format!("host = '{host}'{COMMON}{program}");
     let go = go(scene)?;
     let words = [&["-c", &program, &go][..], arguments].concat();
     let fermata = scene.fermata();

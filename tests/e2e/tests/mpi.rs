@@ -2,6 +2,8 @@
 //! restored with its result. The MPIs are those of `tools/setup.sh mpi`.
 
 use std::ffi::OsString;
+use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +15,8 @@ use fermata_e2e::scene::{Scene, wait_until};
 
 const RANKS: &str = "4";
 const STEPS: u64 = 60;
+/// Ports that the system gives to no other program by itself: they stay free between the end of a job and its restore.
+const PORTS: Range<u16> = 20_000..32_000;
 
 /// An MPI, and how its messages travel.
 struct Mpi {
@@ -69,7 +73,15 @@ impl Mpi {
             ("OPAL_DATADIR", at.join("usr/share")),
             ("TMPDIR", scene.sandbox().work()),
         ];
+        let [one, other] = free_ports()?;
+        // Of the launchers, and of PMIx in Open MPI's; its ranks listen from port 1024 on.
+        let ports = [
+            ("MPIEXEC_PORT_RANGE", format!("{one}:{other}")),
+            ("OMPI_MCA_oob_tcp_dynamic_ipv4_ports", one.to_string()),
+            ("PMIX_MCA_ptl_base_ipv4_port", other.to_string()),
+        ];
         let mut all: Vec<(&'static str, OsString)> = own.map(|(k, v)| (k, v.into())).into();
+        all.extend(ports.map(|(k, v)| (k, v.into())));
         all.push(("LD_LIBRARY_PATH", std::env::join_paths(folders)?));
         all.extend(self.variables.iter().map(|(k, v)| (*k, (*v).into())));
         Ok(all)
@@ -92,6 +104,13 @@ impl Mpi {
             .run_with(&variables, name, Device::Soft, &launcher, &words)?;
         Ok(())
     }
+}
+
+/// Two of [`PORTS`] at which nobody listens, the lesser one first.
+fn free_ports() -> Result<[u16; 2]> {
+    let mut free = PORTS.filter(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
+    let two = free.next().zip(free.next()).context("no free port")?;
+    Ok(two.into())
 }
 
 /// One job at a time: a restored job needs the ports that it had, which another would be given after its end.

@@ -1,5 +1,7 @@
 //! Host memory that is copied while the program runs: the image is that of the stop, whatever the program writes.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,6 +10,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command;
 use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
@@ -196,20 +199,27 @@ fn memory_that_is_written_without_a_rest_comes_back_as_it_was_at_the_stop() -> R
 fn a_daemon_killed_while_memory_is_copied_leaves_the_program_unharmed() -> Result<()> {
     let scene = Scene::new()?;
     start(&scene, "rewrite", &[])?;
+    let drafts = || -> Result<BTreeSet<OsString>> {
+        let entries = fs::read_dir(scene.sandbox().images())?.flatten();
+        let names = entries.map(|it| it.file_name());
+        Ok(names
+            .filter(|it| it.to_string_lossy().starts_with(".draft"))
+            .collect())
+    };
     for pause in [5, 30, 60, 100] {
+        // That of a killed daemon may be there still.
+        let before = drafts()?;
+        // The image is not complete before, however late this thread is.
+        let halt = Halt::at(&scene, "commit")?;
         let done = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| scene.fermata().call(&["checkpoint", "rewrite"]));
-            let draft = || {
-                let entries = fs::read_dir(scene.sandbox().images())?.flatten();
-                let mut names = entries.map(|it| it.file_name());
-                Ok(names.any(|it| it.to_string_lossy().starts_with(".draft")))
-            };
-            wait_until("a checkpoint begins", draft)?;
+            wait_until("a checkpoint begins", || Ok(!drafts()?.is_subset(&before)))?;
             std::thread::sleep(std::time::Duration::from_millis(pause));
             let daemon = scene.sandbox().daemon().context("no daemon")?;
             kill_nine(&daemon)?;
             attempt.join().map_err(|_| anyhow!("a thread has failed"))?
         })?;
+        drop(halt);
         ensure!(done.status != 0, "the checkpoint of a killed daemon");
         scene.wait_back("rewrite")?;
     }

@@ -1,10 +1,10 @@
 //! Whom the command and the library in the program believe: sockets of other users, settings, logs that grow.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::Mode;
@@ -34,6 +34,9 @@ while True:
     except OSError:
         pass
 ";
+
+/// What this process sends to the listener.
+const MARKER: &[u8] = b"nothing before this";
 
 /// A process that is ended with the test.
 struct Ended(Child);
@@ -75,7 +78,8 @@ fn nothing_of_a_request_reaches_a_socket_of_another_user() -> Result<()> {
         let heard = scene.sandbox().work().join("heard");
         let folder = scene.sandbox().runtime();
         std::os::unix::fs::chown(&folder, Some(owner), None)?;
-        let _listener = listen(&folder.join("fermatad.sock"), &heard)?;
+        let socket = folder.join("fermatad.sock");
+        let _listener = listen(&socket, &heard)?;
         for words in [
             &["run", "--device", "soft", "--", "true"][..],
             &["ps"],
@@ -92,9 +96,12 @@ fn nothing_of_a_request_reaches_a_socket_of_another_user() -> Result<()> {
                 done.stderr
             );
         }
-        // What was sent would be there: the listener takes one connection after the other.
-        std::thread::sleep(Duration::from_millis(200));
-        ensure!(fs::read(&heard)?.is_empty(), "something was sent");
+        // What was sent is there before: the listener takes one connection after the other.
+        UnixStream::connect(&socket)?.write_all(MARKER)?;
+        wait_until("the marker is heard", || {
+            Ok(fs::read(&heard)?.ends_with(MARKER))
+        })?;
+        ensure!(fs::read(&heard)? == MARKER, "something was sent");
         std::os::unix::fs::chown(&folder, Some(0), None)?;
         scene.close()?;
     }

@@ -77,8 +77,12 @@ fn status_output_and_signal_are_told() {
 #[test]
 fn a_deadline_ends_the_command() {
     let begun = Instant::now();
-    assert!(run(shell("exec sleep 1000"), Duration::from_millis(50)).is_err());
+    let mark = format!("deadline-{}", std::process::id());
+    let mut command = shell("exec sleep 1000");
+    command.env(MARK, &mark);
+    assert!(run(command, Duration::from_millis(50)).is_err());
     assert!(begun.elapsed() < Duration::from_secs(300));
+    assert!(marked(&mark).is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, Which, wait_until};
 
 /// Waits until session `name` has ended. A program's status is told to who started it: the daemon that is gone.
@@ -91,24 +92,25 @@ fn a_restored_session_comes_back_too() -> Result<()> {
     scene.close()
 }
 
-/// Kills the daemon so many milliseconds after a checkpoint has begun, and demands the promises of the file.
+/// Kills the daemon so many milliseconds after a checkpoint has begun, and before the image is complete, and demands the promises of
+/// the file.
 fn killed_in_checkpoint(mode: Mode, delays: &[u64]) -> Result<()> {
     let scene = Scene::new()?;
     scene.start_slow("heat")?;
     scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
     for delay in delays {
         let name = format!("newer-{delay}");
-        std::thread::scope(|scope| -> Result<()> {
+        let halt = Halt::at(&scene, "commit")?;
+        let attempt = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", &name, mode));
+            scene.wait_begun(&name)?;
             std::thread::sleep(Duration::from_millis(*delay));
             scene.kill_daemon()?;
-            // It may have been quick enough.
-            attempt
-                .join()
-                .map_err(|_| anyhow!("checkpoint thread"))?
-                .ok();
-            Ok(())
+            attempt.join().map_err(|_| anyhow!("checkpoint thread"))
         })?;
+        drop(halt);
+        ensure!(attempt.is_err(), "killed after {delay} ms: it succeeded");
+        ensure!(!scene.fermata().image(&name).exists(), "half an image");
         scene
             .wait_back("heat")
             .with_context(|| format!("killed after {delay} ms"))?;

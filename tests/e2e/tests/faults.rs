@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use fermata_e2e::case::{Mode, PROGRAM_LIMIT};
 use fermata_e2e::fermata::Fermata;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_gone};
 
 /// Every image that can be seen by its name is whole. What a killed daemon had begun is none of them: a draft's name
@@ -61,22 +62,34 @@ fn a_worker_does_not_outlive_its_program() -> Result<()> {
 
 #[test]
 fn a_program_killed_during_its_checkpoint_leaves_older_images_whole() -> Result<()> {
-    for delay_ms in [0, 20, 60, 150, 300] {
+    // So many milliseconds after it has begun, and when the program stands still for it.
+    let delays = [0, 20, 60, 150, 300].map(Some);
+    for delay_ms in delays.into_iter().chain([None]) {
         let scene = Scene::new()?;
         scene.start_slow("heat")?;
         scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
         let victim = scene.process("heat", Which::Program)?;
-        std::thread::scope(|scope| -> Result<()> {
+        let halt = match delay_ms {
+            Some(_) => None,
+            None => Some(Halt::at(&scene, "parked")?),
+        };
+        let attempt = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", Mode::Stop));
-            std::thread::sleep(Duration::from_millis(delay_ms));
+            scene.wait_begun("newer")?;
+            if let Some(halt) = &halt {
+                halt.wait()?;
+            }
+            std::thread::sleep(Duration::from_millis(delay_ms.unwrap_or_default()));
             kill_nine(&victim)?;
-            // It may have been quick enough; a refusal must come in time.
-            attempt
-                .join()
-                .map_err(|_| anyhow::anyhow!("checkpoint thread"))?
-                .ok();
-            Ok(())
+            drop(halt);
+            let attempt = attempt.join();
+            attempt.map_err(|_| anyhow::anyhow!("checkpoint thread"))
         })?;
+        // It may have been quick enough with the others; a refusal must come in time.
+        if delay_ms.is_none() {
+            ensure!(attempt.is_err(), "an image of a program that was killed");
+            ensure!(!scene.fermata().image("newer").exists(), "half an image");
+        }
         check_all_images(&scene.fermata())?;
         scene.check_restorable("older")?;
         scene.close()?;
@@ -90,18 +103,19 @@ fn a_killed_daemon_leaves_images_whole_and_a_new_one_starts() -> Result<()> {
         let scene = Scene::new()?;
         scene.start_slow("heat")?;
         scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
-        let daemon = scene.sandbox().daemon();
-        ensure!(daemon.is_some(), "no daemon runs");
-        std::thread::scope(|scope| -> Result<()> {
+        // The image is not complete before, however late this thread is.
+        let halt = Halt::at(&scene, "commit")?;
+        let attempt = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", Mode::Stop));
+            scene.wait_begun("newer")?;
             std::thread::sleep(Duration::from_millis(delay_ms));
-            daemon.iter().try_for_each(kill_nine)?;
-            attempt
-                .join()
-                .map_err(|_| anyhow::anyhow!("checkpoint thread"))?
-                .ok();
-            Ok(())
+            scene.kill_daemon()?;
+            let attempt = attempt.join();
+            attempt.map_err(|_| anyhow::anyhow!("checkpoint thread"))
         })?;
+        drop(halt);
+        ensure!(attempt.is_err(), "a checkpoint of a daemon that was killed");
+        ensure!(!scene.fermata().image("newer").exists(), "half an image");
         check_all_images(&scene.fermata())?;
         scene.check_restorable("older")?;
         scene.close()?;

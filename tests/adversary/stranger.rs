@@ -2,13 +2,14 @@
 //! user has given away.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::ground::{Ground, OLDER, check_answer};
+use super::ground::{Ground, NEIGHBOUR, OLDER, check_answer};
 use super::{Draw, Kind, Shown};
 use crate::command::{self, Finished};
 use crate::fermata::COMMAND_LIMIT;
@@ -34,14 +35,17 @@ const COMMANDS: [&[&str]; 10] = [
     &["images", "rm", OLDER],
 ];
 
+/// In the words of a trick: a file of the stranger's own.
+const MINE: &str = "MINE";
 /// What the stranger does with a file, which is its last argument.
 const TRICKS: [(&str, &[&str]); 4] = [
     ("reading", &["cat"]),
     ("cutting", &["truncate", "-s", "0"]),
-    ("removing", &["rm", "-f"]),
-    ("linking", &["ln", "-f", "/etc/hostname"]),
+    ("removing", &["rm"]),
+    ("linking", &["ln", "-f", MINE]),
 ];
 
+const PYTHON: &str = "/usr/bin/python3";
 /// Connects to its argument, sends a request, and fails unless something is answered.
 const ASK: &str = "
 import socket, sys
@@ -56,6 +60,8 @@ sys.exit(0 if s.recv(1) else 1)
 /// See the module.
 pub struct Stranger {
     ground: Ground,
+    /// A folder of the stranger's own.
+    own: PathBuf,
 }
 
 impl Stranger {
@@ -73,8 +79,44 @@ impl Stranger {
         let images = scene.sandbox().images();
         let folder = images.parent().context("folder of the case")?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+        let own = scene.sandbox().work().join("own");
+        fs::create_dir(&own)?;
+        chown(&own, Some(STRANGER), Some(STRANGER))?;
         let ground = Ground::new(scene)?;
-        Ok(Self { ground })
+        let stranger = Self { ground, own };
+        stranger.check_able()?;
+        Ok(stranger)
+    }
+
+    /// Demands that all that must come to nothing is done where nothing is in its way.
+    fn check_able(&self) -> Result<()> {
+        let sandbox = self.ground.scene.sandbox();
+        let tool = self.ground.scene.tree().fermata();
+        self.call(&tool, &["--version"], None)?
+            .success("fermata of another user")?;
+        for (what, trick) in TRICKS {
+            let paths = [MINE, what].map(|name| self.own.join(name));
+            for path in &paths {
+                fs::write(path, "own")?;
+                chown(path, Some(STRANGER), Some(STRANGER))?;
+            }
+            self.trick(trick, &paths[1])?.success(what)?;
+        }
+        let mut ask = Command::new(PYTHON);
+        ask.args(["-c", ASK])
+            .arg(sandbox.runtime().join("fermatad.sock"));
+        sandbox.enter(&mut ask);
+        command::run(ask, COMMAND_LIMIT)?.success("a request")?;
+        Ok(())
+    }
+
+    /// Has the stranger do this with a file.
+    fn trick(&self, words: &[&str], path: &Path) -> Result<Finished> {
+        let mine = self.own.join(MINE);
+        let mine = mine.to_str().context("path")?;
+        let words = words.iter().map(|it| if *it == MINE { mine } else { it });
+        let words: Vec<&str> = words.collect();
+        self.call(Path::new(words[0]), &words[1..], Some(path))
     }
 
     /// Runs a program as the stranger.
@@ -92,7 +134,12 @@ impl Stranger {
         let mut files = self.ground.scene.image_files()?;
         let mut folders = vec![self.ground.scene.sandbox().runtime()];
         while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder)?.flatten() {
+            let entries = match fs::read_dir(&folder) {
+                // The daemon has removed it.
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries.flatten() {
                 match entry.file_type()?.is_dir() {
                     true => folders.push(entry.path()),
                     false => files.push(entry.path()),
@@ -101,6 +148,16 @@ impl Stranger {
         }
         files.sort();
         Ok(files)
+    }
+
+    /// Whether this is a file that the daemon neither replaces nor removes by itself: the neighbour's log, but nothing else of a
+    /// session, nothing of a restore that has failed, nor what was learnt of an image.
+    fn stays(&self, path: &Path) -> bool {
+        let sandbox = self.ground.scene.sandbox();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let of_image = path.starts_with(sandbox.images()) && !name.contains("profile");
+        let of_daemon = path.parent() == Some(&sandbox.runtime()) && !name.starts_with("restore-");
+        of_image || of_daemon || path.ends_with(Path::new(NEIGHBOUR).join("log"))
     }
 
     fn command(&self, draw: &mut Draw) -> Result<Shown> {
@@ -118,15 +175,21 @@ impl Stranger {
     }
 
     fn file(&self, draw: &mut Draw) -> Result<Shown> {
-        let path = draw.pick(&self.files()?).clone();
+        let (path, before) = loop {
+            let path = draw.pick(&self.files()?).clone();
+            match fs::symlink_metadata(&path) {
+                // The daemon has removed it since.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                found => break (path, found?.len()),
+            }
+        };
         let (what, trick) = *draw.pick(&TRICKS);
-        let before = fs::symlink_metadata(&path)?.len();
-        let done = self.call(Path::new(trick[0]), &trick[1..], Some(&path))?;
+        let done = self.trick(trick, &path)?;
         ensure!(done.status != 0, "{what} `{}` was done", path.display());
         let after = fs::symlink_metadata(&path).map(|it| it.len());
         // A log may have grown.
         ensure!(
-            after.is_ok_and(|it| it >= before),
+            after.is_ok_and(|it| it >= before) || !self.stays(&path),
             "`{}` is another",
             path.display()
         );
@@ -138,7 +201,7 @@ impl Stranger {
 
     fn socket(&self, draw: &mut Draw) -> Result<Shown> {
         let socket = draw.pick(&self.ground.sockets()?).clone();
-        let done = self.call(Path::new("/usr/bin/python3"), &["-c", ASK], Some(&socket))?;
+        let done = self.call(Path::new(PYTHON), &["-c", ASK], Some(&socket))?;
         ensure!(done.status != 0, "`{}` has answered", socket.display());
         Ok(Shown {
             harm: "a socket of another user".to_owned(),
@@ -148,10 +211,15 @@ impl Stranger {
 
     /// Gives away a file of the image or its store, and tries to restore it.
     fn given_away(&self, name: &str, draw: &mut Draw) -> Result<Shown> {
-        let images = self.ground.scene.image_files()?;
-        let path = draw.pick(&images).clone();
+        let (path, mode) = loop {
+            let path = draw.pick(&self.ground.scene.image_files()?).clone();
+            match fs::metadata(&path) {
+                // What was learnt of the image has just been renamed.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                found => break (path, found?.permissions()),
+            }
+        };
         let open = draw.below(2) == 0;
-        let mode = fs::metadata(&path)?.permissions();
         let folder = path.parent().context("a folder")?;
         let folder_mode = fs::metadata(folder)?.permissions();
         match open {

@@ -5,7 +5,8 @@
 //   web --straight N       prints the answer to N and ends
 //   ... --unpredicted 1         its kernel gets the model as a distance from another buffer, as in overrun.cu
 //
-//   GET /N                 the answer to N, in hexadecimal; `/N?MS` waits so many milliseconds before it
+//   GET /N                 the answer to N, in hexadecimal; `/N?MS` waits so many milliseconds before it, `/N?gate` until
+//                          there is a file `gate` in the program's folder
 //   GET /die               ends the program without an answer
 //
 // It answers one request at a time, each on a connection of its own.
@@ -79,6 +80,10 @@ static void respond(const Model &m, int fd) {
     unsigned x = 0, ms = 0;
     bool known = sscanf(head.c_str(), "GET /%u?%u", &x, &ms) >= 1;
     usleep(ms * 1000);
+    bool gated = known && head.find("?gate ") < head.find('\n');
+    while (gated && access("gate", F_OK) != 0) {
+        usleep(1000);
+    }
     std::string body = known ? answer(m, x) : "there is no such page\n";
     std::string text = std::string("HTTP/1.1 ") + (known ? "200 OK" : "404 Not Found") +
                        "\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: " +

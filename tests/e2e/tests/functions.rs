@@ -330,17 +330,17 @@ fn an_image_that_is_gone_or_damaged_is_told_and_warm_instances_go_on() -> Result
     let aside = image.with_file_name("aside");
     fs::rename(&image, &aside)?;
     std::thread::scope(|scope| -> Result<()> {
-        let warm = scope.spawn(|| front.answered(&scene, 2, "?2000"));
-        wait_until("it answers", || {
+        let warm = scope.spawn(|| front.answered(&scene, 2, "?gate"));
+        let busy = wait_until("it answers", || {
             Ok(front.metric("fermata_function_instances", "busy")? == 1.0 || warm.is_finished())
-        })?;
-        let refused = front.get("/3")?;
-        // Unless the warm one was free again before.
-        if refused.status != 200 {
-            ensure!(refused.status == 503, "{refused:?}");
-            ensure!(refused.body.contains("is gone"), "{refused:?}");
-            ensure!(refused.body.contains("hint: "), "{refused:?}");
-        }
+        });
+        let refused = busy.and_then(|()| front.get("/3"));
+        // Only now the warm one becomes free again.
+        fs::write(scene.sandbox().work().join("gate"), "")?;
+        let refused = refused?;
+        ensure!(refused.status == 503, "{refused:?}");
+        ensure!(refused.body.contains("is gone"), "{refused:?}");
+        ensure!(refused.body.contains("hint: "), "{refused:?}");
         warm.join().map_err(|_| anyhow!("a client"))?.map(drop)
     })?;
     drop(front);

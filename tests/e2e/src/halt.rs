@@ -2,7 +2,7 @@
 //! (`crates/store/src/moments.rs`).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -23,7 +23,14 @@ impl Halt {
     /// # Errors
     /// When the folder cannot be written.
     pub fn at(scene: &Scene, name: &'static str) -> Result<Self> {
-        let folder = scene.sandbox().moments();
+        Self::within(&scene.sandbox().moments(), name)
+    }
+
+    /// The same for daemons and workers that have this folder in their environment.
+    ///
+    /// # Errors
+    /// As [`Halt::at`].
+    pub fn within(folder: &Path, name: &'static str) -> Result<Self> {
         let halt = Self {
             name,
             held: folder.join(name),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::command;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::tree::Tree;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -128,15 +129,24 @@ fn starts_of_a_model_are_measured_in_every_way_and_have_one_result() -> Result<(
 fn what_was_measured_before_an_interruption_is_kept() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let options = ["--sizes", "0.001", "--at-once", "2", "--disk", "/dev/shm"];
+    // A restore comes to both, one after the other: when that of `none` is let go, the next one is held already.
+    let moments = tempfile::tempdir()?;
+    let of_none = Halt::within(moments.path(), "restored")?;
     let mut bench = bench("start", folder.path(), &options)?
+        .env("FERMATA_TEST_MOMENTS", moments.path())
         .stderr(Stdio::piped())
         .spawn()?;
+    of_none.wait()?;
+    let of_default = Halt::within(moments.path(), "made")?;
+    drop(of_none);
     let mut said = BufReader::new(bench.stderr.take().context("its messages")?).lines();
     said.by_ref()
         .map_while(Result::ok)
         .find(|line| line.ends_with(": default"))
         .context("it has not come to `default`")?;
+    of_default.wait()?;
     kill_process(Pid::from_child(&bench), Signal::INT)?;
+    drop(of_default);
     let rest: Vec<String> = said.map_while(Result::ok).collect();
     let status = bench.wait()?;
     ensure!(status.code() == Some(130), "{status}: {rest:?}");

@@ -1,15 +1,20 @@
 //! Device memory that sessions of one image have in common: it is there once, nothing that one of them does changes what
 //! another one has, and the end of one costs no other anything.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT, Validate};
+use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes;
-use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
+use fermata_e2e::scene::{Scene, TRIES, Which, kill_nine, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const DAMAGED: i32 = 12;
+/// A moment in which a program makes some steps, doubled each time that it does not.
+const MOMENT: Duration = Duration::from_millis(100);
 const MIB: u64 = 1 << 20;
 
 /// A program, its options, and the step after which it stands still until it is let go.
@@ -470,29 +475,83 @@ fn an_image_of_a_session_that_has_memory_in_common_is_right() -> Result<()> {
     common.close()
 }
 
+/// Takes an image of one of two sessions that have memory in common, which `meanwhile` lets write, and demands that all are right;
+/// what the command tells. `halt` makes nothing or something stand still before it begins.
+fn capture_a_writer<H>(
+    (mode, by): (Mode, Validate),
+    halt: impl FnOnce(&Scene) -> Result<H>,
+    meanwhile: impl FnOnce(&Scene, H) -> Result<()>,
+) -> Result<Value> {
+    // An image for each: of one that has been restored it is known what the program writes, and that is nobody else's.
+    let common = Common::new(&WRITER, &[])?;
+    let fermata = common.scene.fermata();
+    common.restore(&["one", "other"])?;
+    common.wait_common("one", 2 * FIELD)?;
+    common.signal("other", Signal::STOP)?;
+    let options = ["--validate", by.name(), "--json"];
+    let halt = halt(&common.scene)?;
+    let done = std::thread::scope(|scope| {
+        let taken = scope.spawn(|| fermata.checkpoint_with("one", "of-one", mode, &options));
+        meanwhile(&common.scene, halt)?;
+        taken.join().map_err(|_| anyhow::anyhow!("checkpoint"))?
+    })?;
+    common.scene.let_go()?;
+    common.check_digest("one")?;
+    fermata.restore("of-one", "again", Device::Soft)?;
+    common.check_digest("again")?;
+    common.signal("other", Signal::CONT)?;
+    common.check_digest("other")?;
+    common.close()?;
+    serde_json::from_str(&done.stdout).with_context(|| format!("answer: {}", done.stdout))
+}
+
+/// Where a writer is let go to, and how many lines it has printed there.
+const WRITTEN_AT: u64 = WRITER.held_at + 2 * WRITER.every;
+const WRITTEN: usize = (WRITTEN_AT / WRITER.every) as usize;
+
+/// What it has in common is in the store, and not copied.
 #[test]
 fn a_session_that_writes_while_it_is_captured_gives_a_right_image() -> Result<()> {
-    for mode in [Mode::Cow, Mode::Recopy] {
-        // An image for each: of one that has been restored it is known what the program writes, and that is nobody else's.
-        let common = Common::new(&WRITER, &[])?;
-        let fermata = common.scene.fermata();
-        common.restore(&["one", "other"])?;
-        common.wait_common("one", 2 * FIELD)?;
-        common.signal("other", Signal::STOP)?;
-        std::thread::scope(|scope| {
-            let taken = scope.spawn(|| fermata.checkpoint("one", "of-one", mode));
-            common.scene.let_go_to(WRITER.held_at + 2 * WRITER.every)?;
-            taken.join().map_err(|_| anyhow::anyhow!("checkpoint"))?
-        })?;
-        common.scene.let_go()?;
-        common.check_digest("one")?;
-        fermata.restore("of-one", "again", Device::Soft)?;
-        common.check_digest("again")?;
-        common.signal("other", Signal::CONT)?;
-        common.check_digest("other")?;
-        common.close()?;
+    let how = (Mode::Cow, Validate::Content);
+    let write = |scene: &Scene, ()| scene.let_go_to(WRITTEN_AT);
+    capture_a_writer(how, |_| Ok(()), write).map(drop)
+}
+
+fn halt_copies(scene: &Scene) -> Result<Halt> {
+    Halt::at(scene, "copy")
+}
+
+#[test]
+fn a_session_that_writes_while_it_is_copied_ahead_gives_a_right_image() -> Result<()> {
+    let how = (Mode::Recopy, Validate::Content);
+    let write = |scene: &Scene, halt: Halt| {
+        halt.wait()?;
+        scene.let_go_to(WRITTEN_AT)?;
+        scene.wait_steps("one", WRITTEN)
+    };
+    capture_a_writer(how, halt_copies, write).map(drop)
+}
+
+/// Checked by its kernels: so it is not known what the store has, and all is copied.
+#[test]
+fn a_session_that_writes_what_is_not_copied_yet_gives_a_right_image() -> Result<()> {
+    for nth in 0..TRIES as u32 {
+        let write = |scene: &Scene, halt: Halt| {
+            halt.wait()?;
+            scene.wait_behind("one", "of-one")?;
+            scene.let_go_to(WRITTEN_AT)?;
+            // Nothing tells that it has come to a write, which may have to wait.
+            std::thread::sleep(MOMENT * 2u32.pow(nth));
+            Ok(())
+        };
+        let told = capture_a_writer((Mode::Cow, Validate::Ptx), halt_copies, write)?;
+        let stall = &told["device"]["stall"];
+        let overlaps = ["isolated_bytes", "waits"].map(|it| stall[it].as_u64().unwrap_or(0));
+        if overlaps.iter().sum::<u64>() > 0 {
+            return Ok(());
+        }
     }
-    Ok(())
+    anyhow::bail!("it has never written what was not copied yet")
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -360,6 +361,31 @@ fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
     late.close()
 }
 
+/// How often in a row a thread of the daemon is seen waiting for another one until it counts as that.
+const LOOKS: u32 = 50;
+
+/// Waits until a thread of the daemon that does what a command asks waits for another thread.
+fn wait_request_waits(scene: &Scene) -> Result<()> {
+    let daemon = scene.sandbox().daemon().context("no daemon runs")?;
+    let tasks = PathBuf::from(format!("/proc/{}/task", daemon.pid));
+    let (mut last, mut looks) = (None, 0);
+    wait_until("a request waits in the daemon", || {
+        let threads = fs::read_dir(&tasks)?.flatten().map(|it| it.path());
+        let is = |thread: &PathBuf, file: &str, what: &str| {
+            fs::read_to_string(thread.join(file)).is_ok_and(|it| it.contains(what))
+        };
+        let mut waiting =
+            threads.filter(|it| is(it, "comm", "connection") && is(it, "wchan", "futex"));
+        let now = waiting.next();
+        looks = match now.is_some() && now == last {
+            true => looks + 1,
+            false => 0,
+        };
+        last = now;
+        Ok(looks == LOOKS)
+    })
+}
+
 #[test]
 fn a_checkpoint_waits_until_the_data_of_a_restore_is_there() -> Result<()> {
     let late = Late::new(&TAME)?;
@@ -367,11 +393,17 @@ fn a_checkpoint_waits_until_the_data_of_a_restore_is_there() -> Result<()> {
     std::thread::scope(|scope| {
         let fermata = late.scene.fermata();
         let newer = scope.spawn(move || fermata.checkpoint("again", "newer", Mode::Stop));
-        std::thread::sleep(Duration::from_millis(300));
-        let waits = !newer.is_finished();
+        let waits = wait_request_waits(&late.scene);
+        let finished = newer.is_finished();
+        let drafts = fs::read_dir(late.scene.sandbox().images())?.flatten();
+        let mut drafts = drafts.map(|it| it.file_name().to_string_lossy().into_owned());
+        let draft = drafts.find(|it| it.starts_with(".draft"));
         late.come();
         let newer = newer.join().map_err(|_| anyhow!("checkpoint thread"))?;
-        ensure!(waits, "it has not waited: {newer:?}");
+        ensure!(
+            waits.is_ok() && !finished && draft.is_none(),
+            "it has not waited: {waits:?}, {draft:?}, {newer:?}"
+        );
         newer
     })?;
     late.scene.let_go()?;

@@ -201,11 +201,18 @@ fn attempt(daemon: &Arc<Daemon>, need: &Need, skipped: &mut BTreeSet<String>) ->
 }
 
 fn yield_to(daemon: &Arc<Daemon>, session: &Arc<Session>, need: &Need) -> Result<()> {
-    // Noted down with the pause itself: a daemon that finds it paused resumes it.
-    session.lock().yielded = Some(Yielded {
-        to: need.name.clone(),
-        since: unix_now(),
-    });
+    {
+        let mut inner = session.lock();
+        if inner.state != SessionState::Running {
+            let message = format!("`{}` is being stopped or started", session.name);
+            return Err(fail(FailureKind::Locked, message));
+        }
+        // Noted down with the pause itself: a daemon that finds it paused resumes it.
+        inner.yielded = Some(Yielded {
+            to: need.name.clone(),
+            since: unix_now(),
+        });
+    }
     let request = Pause {
         session: session.name.clone(),
         to: None,

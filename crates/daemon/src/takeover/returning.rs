@@ -172,7 +172,7 @@ fn join_within(daemon: &Arc<Daemon>, session: &Arc<Session>, limit: Duration) {
                 Stand::Lost(_) if process.ends_within(LAST_MOMENT) => session.forget(process),
                 Stand::Lost(detached) => {
                     lost = true;
-                    give_up(daemon, session, detached);
+                    give_up(daemon, session, process, detached);
                 }
             }
         }
@@ -211,7 +211,7 @@ fn join_within(daemon: &Arc<Daemon>, session: &Arc<Session>, limit: Duration) {
         }
         lost = true;
         for detached in vain {
-            give_up(daemon, session, Some(detached));
+            give_up(daemon, session, detached.process, Some(detached));
         }
     }
     if !lost {
@@ -335,11 +335,12 @@ fn abandon(worker: &Worker) {
 /// Joins agent and worker of a process; false if it is lost.
 fn adopt(session: &Arc<Session>, worker: &Arc<Worker>, arrival: Arrival) -> bool {
     abandon(worker);
+    let process = arrival.process;
     let Err(failure) = attach::adopt(session, arrival, worker) else {
         return true;
     };
     warn!(session = %session.name, "{}", failure.message);
-    session.worker_lost(&failure.message);
+    session.process_lost(process, &failure.message);
     false
 }
 
@@ -363,10 +364,15 @@ fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> bool
     woken.failed.is_empty()
 }
 
-fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detached>) {
+fn give_up(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    process: ProcessId,
+    detached: Option<Detached>,
+) {
     match detached {
         Some(detached) => attach::reject(daemon, session, detached, LOST),
-        None => session.worker_lost(LOST),
+        None => session.process_lost(process, LOST),
     }
     error!(session = %session.name, "session `{}` is lost: {LOST}", session.name);
 }

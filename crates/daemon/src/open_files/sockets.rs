@@ -78,7 +78,9 @@ pub fn holders(processes: &[u32]) -> HashMap<u64, Holder> {
 
 #[cfg(test)]
 pub(super) mod scene {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use fermata_control::wait;
 
     const LIMIT: Duration = Duration::from_secs(120);
     const TURN: Duration = Duration::from_millis(1);
@@ -86,13 +88,11 @@ pub(super) mod scene {
     /// What `look` finds once it `holds`, or else at the deadline. A child that another test starts has what this process has
     /// open until it executes its program, and keeps it open that long when this process has closed it.
     pub fn soon<T>(mut look: impl FnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
-        let until = Instant::now() + LIMIT;
-        loop {
+        // Polled: the kernel tells nobody that a descriptor is closed.
+        let found = wait::until(LIMIT, TURN, || {
             let found = look();
-            if holds(&found) || Instant::now() > until {
-                return found;
-            }
-            std::thread::sleep(TURN);
-        }
+            holds(&found).then_some(found)
+        });
+        found.unwrap_or_else(look)
     }
 }

@@ -38,6 +38,7 @@ mod gpu;
 mod helpers;
 mod host;
 mod images;
+mod looks;
 mod memory;
 mod metrics;
 mod open_files;

@@ -343,6 +343,23 @@ pub fn name(pid: u32) -> Option<String> {
 }
 
 #[cfg(test)]
+pub(crate) mod scene {
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that ends with its input, which is a pipe.
+    pub(crate) fn reader() -> Child {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).spawn().expect("cat starts")
+    }
+
+    /// A process that runs until it is killed.
+    pub(crate) fn sleeper() -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("1000").spawn().expect("sleep starts")
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::process::Command;
 

@@ -190,13 +190,13 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use fermata_control::user::ArrivalStand;
-    use fermata_control::worker::{FromWorker, Restoring, Stand};
+    use fermata_control::worker::Stand;
 
     use super::*;
     use crate::daemon::scene;
     use crate::proc::ProcessId;
     use crate::session::Behind;
-    use crate::worker::scene::played;
+    use crate::worker::scene::{is_asked, played, tell};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -242,17 +242,8 @@ mod tests {
         let take = |stand: Stand| {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    other.recv(PATIENCE).expect("asked");
-                    let restoring = Restoring {
-                        done: 1,
-                        total: 2,
-                        seconds: 0.0,
-                        steps: Vec::new(),
-                        stand,
-                        misses: Vec::new(),
-                    };
-                    let answer = FromWorker::Restoring(restoring);
-                    other.send(&answer, &[]).expect("sent");
+                    is_asked(&other);
+                    tell(&other, stand);
                 });
                 Turn::take_settled(&session).map(drop)
             })

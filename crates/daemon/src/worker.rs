@@ -647,10 +647,39 @@ pub fn program(home: &Path) -> PathBuf {
 
 #[cfg(test)]
 pub(crate) mod scene {
+    use fermata_control::worker::{Restoring, Stand};
+
     use super::*;
 
+    /// The worker's end of its connection.
+    type End = Connection<ToWorker, FromWorker>;
+
+    /// Waits until the worker is asked how far its data has come.
+    pub(crate) fn is_asked(end: &End) {
+        let (asked, _) = end.recv(Duration::from_secs(60)).expect("asked");
+        assert_eq!(asked, ToWorker::Restoring);
+    }
+
+    /// Answers that its data stands so.
+    pub(crate) fn tell(end: &End, stand: Stand) {
+        let answer = FromWorker::Restoring(restoring(stand));
+        end.send(&answer, &[]).expect("sent");
+    }
+
+    /// Data that stands so.
+    pub(crate) fn restoring(stand: Stand) -> Restoring {
+        Restoring {
+            done: 1,
+            total: 2,
+            seconds: 0.0,
+            steps: Vec::new(),
+            stand,
+            misses: Vec::new(),
+        }
+    }
+
     /// A worker whose part the test plays, at the other end of the connection.
-    pub(crate) fn played() -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
+    pub(crate) fn played() -> (Arc<Worker>, End) {
         // Nobody's process: ending the worker ends nothing.
         played_as(ProcessId {
             pid: std::process::id(),
@@ -659,7 +688,7 @@ pub(crate) mod scene {
     }
 
     /// As [`played`]; the worker seems to be that process.
-    pub(crate) fn played_as(process: ProcessId) -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
+    pub(crate) fn played_as(process: ProcessId) -> (Arc<Worker>, End) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let back = Back {
             protocol: PROTOCOL,

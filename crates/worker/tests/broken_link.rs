@@ -79,21 +79,20 @@ fn a_worker_that_cannot_understand_its_daemon_keeps_the_program_and_looks_for_an
     worker.daemon.send(&ToWorker::Exit, &[]).unwrap();
 }
 
-/// A program that stands still for a stop, with a kernel and a wait for it in its queue, whose daemon ends.
-fn forsaken<'p>(
-    listener: &UnixListener,
-    worker: &mut Worker,
-    program: &'p Program,
-    memory: u64,
-) -> Pending<'p> {
+/// Has a program stand still for a stop, with a kernel and a wait for it in its queue.
+fn stop<'p>(worker: &mut Worker, program: &'p Program, memory: u64) -> Pending<'p> {
     worker.hold(Hold::All);
     program.launch_add(memory, 1, 16, LEGACY);
     let sync = Op::StreamSync { stream: LEGACY };
     let pending = program.producer.request(&sync, None).unwrap();
     worker.quiesce(program);
+    pending
+}
+
+/// Ends the daemon; returns when the worker has found the next one.
+fn forsake(listener: &UnixListener, worker: &mut Worker) {
     worker.daemon.shutdown();
     come_back(listener, worker, true);
-    pending
 }
 
 fn finish(program: &Program, pending: Pending<'_>, memory: u64, value: u32) {
@@ -111,22 +110,19 @@ fn a_program_whose_daemon_ends_during_a_stop_takes_its_queue_along_or_runs_on() 
     let memory = program.alloc(64);
     program.write(memory, &[0; 64]);
     // The daemon has told it to detach.
-    let pending = forsaken(&listener, &mut worker, &program, memory);
+    let pending = stop(&mut worker, &program, memory);
+    forsake(&listener, &mut worker);
     worker.let_go(&program);
     worker.bring_back(&program);
     finish(&program, pending, memory, 1);
     // The daemon has told it nothing: the program sends something. That may come before the worker misses the daemon.
-    let pending = forsaken(&listener, &mut worker, &program, memory);
+    let pending = stop(&mut worker, &program, memory);
+    forsake(&listener, &mut worker);
     program.post(&Op::Devices);
     finish(&program, pending, memory, 2);
-    worker.hold(Hold::All);
-    program.launch_add(memory, 1, 16, LEGACY);
-    let sync = Op::StreamSync { stream: LEGACY };
-    let pending = program.producer.request(&sync, None).unwrap();
-    worker.quiesce(&program);
+    let pending = stop(&mut worker, &program, memory);
     assert!(matches!(program.ask(&Op::Devices), Answer::Devices(_)));
-    worker.daemon.shutdown();
-    come_back(&listener, &mut worker, true);
+    forsake(&listener, &mut worker);
     finish(&program, pending, memory, 3);
     worker.daemon.send(&ToWorker::Exit, &[]).unwrap();
 }

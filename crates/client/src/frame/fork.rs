@@ -90,13 +90,13 @@ fn leave_session() {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::time::Duration;
 
     use fermata_abi::sys::driver::{CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
 
     use super::*;
     use crate::frame::entry;
+    use crate::thread::scene::alone;
     use crate::thread::signal;
 
     #[test]
@@ -158,22 +158,13 @@ mod tests {
         told.expect("it is not parked before it has freed them");
     }
 
-    /// Runs a test of this module in a process of its own.
-    fn alone(test: &str) {
-        let mut program = Command::new(std::env::current_exe().expect("a path"));
-        let name = format!("frame::fork::tests::{test}");
-        let said = program.args(["--exact", &name, "--ignored"]).output();
-        let said = said.expect("it runs");
-        assert!(said.status.success(), "{said:?}");
-    }
-
     #[test]
     fn a_child_of_a_fork_during_the_first_call_has_no_cuda() {
-        alone("forks_while_another_thread_begins");
+        alone("frame::fork::tests::forks_while_another_thread_begins");
     }
 
     #[test]
     fn a_thread_that_forks_is_parked_when_it_has_freed_the_locks() {
-        alone("is_signalled_while_it_holds_the_locks_of_a_fork");
+        alone("frame::fork::tests::is_signalled_while_it_holds_the_locks_of_a_fork");
     }
 }

@@ -440,9 +440,9 @@ fn register() -> &'static Record {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::thread::scene::alone;
+    use crate::thread::threads;
 
     #[test]
     fn who_changes_a_word_wakes_the_one_that_waits_for_it() {
@@ -459,15 +459,6 @@ mod tests {
         waiting.join().unwrap();
     }
 
-    /// Runs a test of this module that closes the gate, in a process of its own.
-    fn alone(test: &str) {
-        let mut program = Command::new(std::env::current_exe().unwrap());
-        let name = format!("thread::gate::tests::{test}");
-        let said = program.args(["--exact", &name, "--ignored"]).output();
-        let said = said.unwrap();
-        assert!(said.status.success(), "{said:?}");
-    }
-
     fn await_parking(tid: i32) {
         while !is_parked(tid) {
             await_parked(1, Duration::from_millis(1));
@@ -478,13 +469,6 @@ mod tests {
 
     extern "C" fn on_user_signal(_: libc::c_int) {
         HANDLED.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Signals that the thread blocks.
-    fn blocked(tid: i32) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-        u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
     }
 
     #[test]
@@ -516,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_goes_on_into_the_next_stop_parks_again() {
-        alone("goes_on_when_the_gate_is_closed_again");
+        alone("thread::gate::tests::goes_on_when_the_gate_is_closed_again");
     }
 
     #[test]
@@ -553,7 +537,8 @@ mod tests {
             await_parking(tid);
             // SAFETY: sends a signal that has a handler.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
-            assert_eq!(blocked(tid) >> (libc::SIGUSR1 - 1) & 1, 1);
+            let blocked = threads::status(tid).unwrap().blocked;
+            assert_eq!(blocked >> (libc::SIGUSR1 - 1) & 1, 1);
             assert_eq!(HANDLED.load(Ordering::SeqCst), count - 1);
             open();
             thread.join().unwrap();
@@ -563,6 +548,6 @@ mod tests {
 
     #[test]
     fn a_parked_thread_runs_the_programs_handlers_when_the_gate_is_open() {
-        alone("gets_signals_while_it_is_parked");
+        alone("thread::gate::tests::gets_signals_while_it_is_parked");
     }
 }

@@ -38,9 +38,9 @@ pub fn arm() {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use fermata_abi::sys::driver::CUDA_ERROR_UNKNOWN;
+
+    use crate::thread::scene::alone;
 
     #[test]
     #[ignore = "a program for the test below"]
@@ -51,17 +51,7 @@ mod tests {
 
     #[test]
     fn a_panic_inside_a_call_is_an_error_and_silent() {
-        let test = std::env::current_exe().expect("a path");
-        let mut program = Command::new(test);
-        program.args([
-            "--exact",
-            "thread::quiet::tests::defect",
-            "--ignored",
-            "--nocapture",
-        ]);
-        let said = program.output().expect("it runs");
-        let errors = String::from_utf8_lossy(&said.stderr);
-        assert!(said.status.success(), "{errors}");
+        let errors = alone("thread::quiet::tests::defect");
         assert!(!errors.contains("a defect"), "{errors}");
     }
 }

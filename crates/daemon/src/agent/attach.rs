@@ -335,77 +335,45 @@ pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+    use fermata_control::agent::{WAKE_IDLE, WAKE_SAYS, WAKE_WAITING, wake_block};
     use fermata_control::user::SessionState;
 
     use super::*;
-    use crate::agent::scene as agents;
+    use crate::agent::scene::{self as agents, Block};
     use crate::daemon::scene;
     use crate::session::Inner;
     use crate::worker::scene::played;
 
-    const WORDS: usize = wake_block::BYTES / 4;
-    static BLOCK: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
-
-    fn word(at: u64) -> &'static AtomicU32 {
-        &BLOCK[at as usize / 4]
-    }
-
-    fn say_magic() {
-        let (words, _) = wake_block::MAGIC.as_chunks::<4>();
-        for (word, bytes) in BLOCK.iter().zip(words) {
-            word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
-        }
-    }
-
-    /// Returns when the program whose part the test plays has been woken, and has seen it.
-    fn woken() {
-        let state = word(wake_block::STATE);
-        let exchange =
-            |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
-        while exchange(WAKE_REATTACH, WAKE_IDLE).is_err() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     #[test]
     fn a_parked_program_is_woken_until_it_comes() {
-        say_magic();
+        static BLOCK: Block = Block::new();
         let folder = tempfile::tempdir().expect("a folder");
         let daemon = scene::daemon(folder.path());
         let session = daemon.add(Some("x"), "", scene::plan).expect("added");
-        let detached = Detached {
-            process: ProcessId::of(std::process::id()).expect("it runs"),
-            wake_block: BLOCK.as_ptr() as u64,
-        };
+        let detached = BLOCK.begin();
         let (pid, at) = (detached.process.pid, detached.wake_block);
         assert_eq!(wake::waits(pid, at), None, "an older program does not say");
-        word(wake_block::SAYS).store(WAKE_SAYS, Ordering::SeqCst);
+        BLOCK
+            .word(wake_block::SAYS)
+            .store(WAKE_SAYS, Ordering::SeqCst);
         assert_eq!(wake::waits(pid, at), Some(false));
-        word(wake_block::STATE).store(WAKE_WAITING, Ordering::SeqCst);
+        BLOCK
+            .word(wake_block::STATE)
+            .store(WAKE_WAITING, Ordering::SeqCst);
         assert_eq!(wake::waits(pid, at), Some(true));
         let come = std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Its first attempts fail.
-                woken();
-                woken();
-                let (arrival, _other) = agents::arrival(at);
-                let mut inner = session.lock();
-                let member = inner.member(detached.process);
-                let expected = member.and_then(|it| it.expected.take());
-                drop(inner);
-                expected
-                    .expect("it is waited for")
-                    .send(arrival)
-                    .expect("taken");
+                BLOCK.woken();
+                BLOCK.come(&session)
             });
             summon(&daemon, &session, detached, Duration::from_millis(10))
         });
         assert_eq!(come.expect("it has come").process, detached.process);
         // Nobody is called at the next stop.
-        let state = word(wake_block::STATE).load(Ordering::SeqCst);
+        let state = BLOCK.word(wake_block::STATE).load(Ordering::SeqCst);
         assert_eq!(state, WAKE_IDLE);
         session.ended(None);
     }

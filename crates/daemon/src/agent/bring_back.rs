@@ -137,23 +137,19 @@ pub(crate) fn bring_back(
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use fermata_control::worker::FailureKind;
 
     use super::*;
     use crate::daemon::scene;
     use crate::failure::fail;
+    use crate::proc::scene::reader;
     use crate::worker::scene::played;
 
     #[test]
     fn a_process_that_ends_as_it_comes_back_leaves_its_session() {
         let folder = tempfile::tempdir().expect("a folder");
         let session = scene::session(folder.path());
-        let mut program = Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut program = reader();
         let own = ProcessId::of(std::process::id()).expect("it runs");
         let other = ProcessId::of(program.id()).expect("it runs");
         for process in [own, other] {
@@ -176,10 +172,7 @@ mod tests {
     fn a_process_that_fails_after_a_long_wait_for_others_has_its_last_moment() {
         let folder = tempfile::tempdir().expect("a folder");
         let session = scene::session(folder.path());
-        let mut program = Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut program = reader();
         let own = ProcessId::of(std::process::id()).expect("it runs");
         let other = ProcessId::of(program.id()).expect("it runs");
         let parked = [own, other].map(|process| {

@@ -289,7 +289,70 @@ impl Agent {
 pub(crate) mod scene {
     use std::os::unix::net::UnixStream;
 
+    use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+
     use super::*;
+    use crate::looks::scene::soon;
+    use crate::session::{Detached, Session};
+
+    /// The wake block of a parked program whose part the test plays.
+    pub(crate) struct Block([AtomicU32; wake_block::BYTES / 4]);
+
+    impl Block {
+        pub(crate) const fn new() -> Self {
+            Self([const { AtomicU32::new(0) }; wake_block::BYTES / 4])
+        }
+
+        /// Its word at that place.
+        pub(crate) fn word(&self, at: u64) -> &AtomicU32 {
+            &self.0[at as usize / 4]
+        }
+
+        /// Makes it known as a wake block; returns where the program is.
+        pub(crate) fn begin(&'static self) -> Detached {
+            let (words, _) = wake_block::MAGIC.as_chunks::<4>();
+            for (word, bytes) in self.0.iter().zip(words) {
+                word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
+            }
+            Detached {
+                process: ProcessId::of(std::process::id()).expect("it runs"),
+                wake_block: self.0.as_ptr() as u64,
+            }
+        }
+
+        /// Has the program wait; returns where.
+        pub(crate) fn wait(&'static self) -> Detached {
+            let detached = self.begin();
+            let says = self.word(wake_block::SAYS);
+            says.store(WAKE_SAYS, Ordering::SeqCst);
+            let state = self.word(wake_block::STATE);
+            state.store(WAKE_WAITING, Ordering::SeqCst);
+            detached
+        }
+
+        /// Returns when the program has been woken, and has seen it.
+        pub(crate) fn woken(&self) {
+            let state = self.word(wake_block::STATE);
+            let exchange =
+                |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+            let seen = soon(|| exchange(WAKE_REATTACH, WAKE_IDLE).is_ok(), |seen| *seen);
+            assert!(seen, "it is not woken");
+        }
+
+        /// Has the program come back as soon as it is woken; returns its end of the connection.
+        pub(crate) fn come(&self, session: &Session) -> Connection<ToAgent, FromAgent> {
+            self.woken();
+            let (arrival, program) = arrival(self.0.as_ptr() as u64);
+            let expected = {
+                let mut inner = session.lock();
+                let member = inner.member(arrival.process);
+                member.and_then(|it| it.expected.take())
+            };
+            let expected = expected.expect("it is waited for");
+            expected.send(arrival).expect("taken");
+            Connection::new(program.into(), "the daemon")
+        }
+    }
 
     /// The agent of this process, whose wake block is at that address; and the program's end of its connection.
     pub(crate) fn arrival(wake_block: u64) -> (Arrival, UnixStream) {

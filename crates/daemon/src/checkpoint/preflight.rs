@@ -9,8 +9,8 @@ use fermata_control::worker::FailureKind;
 use fermata_hostmem::Maps;
 
 use crate::failure::{Hint, Result, fail};
+use crate::looks::settled;
 use crate::open_files::gpu_files::{GPU, mapped_device, opened_by};
-use crate::open_files::sockets::settled;
 use crate::open_files::tcp::live;
 use crate::open_files::unix_sockets;
 use crate::proc::{self, ProcessId};

@@ -18,7 +18,7 @@ use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint as _, Result, fail};
 use crate::gpu::driver::Driver;
-use crate::open_files::sockets::settles;
+use crate::looks::settles;
 use crate::proc::{self, ProcessId};
 use crate::session::{Processes, Session};
 use crate::worker::Variables;

@@ -51,13 +51,11 @@ impl Drop for Claim {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::proc::scene::sleeper;
 
     #[test]
     fn trees_that_overlap_are_checkpointed_one_after_the_other() {
-        let sleeper = || Command::new("sleep").arg("1000").spawn().expect("started");
         let mut children = [sleeper(), sleeper()];
         let [one, other] = [children[0].id(), children[1].id()];
         let own = std::process::id();

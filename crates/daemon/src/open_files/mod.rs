@@ -6,7 +6,7 @@ pub mod gpu_files;
 pub mod input;
 pub mod listening;
 mod owner;
-pub mod sockets;
+mod sockets;
 pub mod tcp;
 pub mod temporary;
 pub mod unix_sockets;

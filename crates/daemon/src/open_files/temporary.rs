@@ -429,7 +429,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::open_files::sockets::scene::soon;
+    use crate::looks::scene::soon;
 
     const MEMORY: &str = "/dev/shm";
 

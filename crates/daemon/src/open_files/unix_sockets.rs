@@ -220,7 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::open_files::sockets::scene::soon;
+    use crate::looks::scene::soon;
 
     /// A process that holds a socket as its standard input.
     fn holding(socket: &UnixStream) -> Child {

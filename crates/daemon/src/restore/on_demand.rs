@@ -228,18 +228,14 @@ fn still_coming(session: &Session) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use fermata_control::Connection;
     use fermata_control::user::SessionState;
 
     use super::*;
     use crate::daemon::scene;
     use crate::proc::ProcessId;
-    use crate::worker::scene::played;
+    use crate::worker::scene::{is_asked, played, restoring, tell};
 
     const PATIENCE: Duration = Duration::from_secs(60);
-
-    /// The worker's end of the daemon's connection.
-    type End = Connection<ToWorker, FromWorker>;
 
     /// The process with this number in a test; no process has it.
     fn process(number: u64) -> ProcessId {
@@ -256,7 +252,7 @@ mod tests {
         for (worker, number) in workers.iter().zip(0..) {
             let worker = Arc::clone(worker);
             inner.member_or_new(process(number)).worker = Some(Arc::clone(&worker));
-            let arrival = arrival(&all_here(), ArrivalStand::Coming, 0.0);
+            let arrival = arrival(&restoring(Stand::Complete), ArrivalStand::Coming, 0.0);
             parts.push(Part { worker, arrival });
         }
         inner.behind = Some(Behind {
@@ -264,27 +260,6 @@ mod tests {
             resumed,
             parts,
         });
-    }
-
-    fn all_here() -> Restoring {
-        Restoring {
-            done: 1,
-            total: 1,
-            seconds: 0.0,
-            steps: Vec::new(),
-            stand: Stand::Complete,
-            misses: Vec::new(),
-        }
-    }
-
-    fn is_asked(end: &End) {
-        let (asked, _) = end.recv(PATIENCE).expect("asked");
-        assert_eq!(asked, ToWorker::Restoring);
-    }
-
-    fn answer(end: &End) {
-        let answer = FromWorker::Restoring(all_here());
-        end.send(&answer, &[]).expect("sent");
     }
 
     #[test]
@@ -298,7 +273,7 @@ mod tests {
                 is_asked(&end);
                 // The second worker, which is asked next, has ended then.
                 session.process_gone(process(1));
-                answer(&end);
+                tell(&end, Stand::Complete);
             });
             watch(&session)
         });
@@ -327,7 +302,7 @@ mod tests {
         let watched = std::thread::scope(|scope| {
             scope.spawn(|| {
                 is_asked(&end);
-                answer(&end);
+                tell(&end, Stand::Complete);
             });
             watch(&session)
         });
@@ -348,11 +323,11 @@ mod tests {
             let first = &first;
             scope.spawn(move || {
                 is_asked(&end);
-                answer(&end);
+                tell(&end, Stand::Complete);
                 is_asked(&second_end);
                 drop(end);
                 is_lost(first);
-                answer(&second_end);
+                tell(&second_end, Stand::Complete);
                 // Its connection outlives the watch.
                 second_end
             });

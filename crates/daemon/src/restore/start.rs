@@ -167,21 +167,17 @@ fn discard(daemon: &Daemon, session: &Arc<Session>) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
     use crate::daemon::scene;
     use crate::proc::ProcessId;
+    use crate::proc::scene::reader;
 
     #[test]
     fn the_processes_of_a_failed_restore_have_ended_when_it_is_answered() {
         let folder = tempfile::tempdir().expect("a folder");
         let daemon = scene::daemon(folder.path());
         let session = daemon.add(Some("x"), "", scene::plan).expect("added");
-        let mut program = Command::new("cat")
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut program = reader();
         let init = ProcessId::of(program.id()).expect("it runs");
         session.lock().init = Some(init);
         discard(&daemon, &session);

@@ -136,16 +136,16 @@ fn watch(session: &Session) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use fermata_control::user::Text;
-    use fermata_control::worker::{FromWorker, Restoring, Stand};
+    use fermata_control::worker::Stand;
 
     use super::*;
     use crate::daemon::scene;
     use crate::pause::data::Entry;
+    use crate::proc::scene::{reader, sleeper};
     use crate::restore::on_demand;
-    use crate::worker::scene::played;
+    use crate::turn::Turn;
+    use crate::worker::scene::{is_asked, played, tell};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -175,14 +175,12 @@ mod tests {
         removed.expect("the next daemon removes it");
         assert!(!entry.data.folder.exists());
     }
+
     #[test]
     fn a_program_that_ends_with_its_worker_while_its_data_comes_is_rolled_back_and_has_not_ended() {
         let folder = tempfile::tempdir().expect("a folder");
         let session = scene::session(folder.path());
-        let mut program = Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut program = reader();
         let init = ProcessId::of(program.id()).expect("it runs");
         let (worker, other) = played();
         {
@@ -192,16 +190,8 @@ mod tests {
         }
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                other.recv(PATIENCE).expect("asked");
-                let coming = FromWorker::Restoring(Restoring {
-                    done: 1,
-                    total: 2,
-                    seconds: 0.0,
-                    steps: Vec::new(),
-                    stand: Stand::Coming,
-                    misses: Vec::new(),
-                });
-                other.send(&coming, &[]).expect("sent");
+                is_asked(&other);
+                tell(&other, Stand::Coming);
             });
             on_demand::begin(&session, &worker, 0.0, false).expect("answered");
         });
@@ -214,15 +204,12 @@ mod tests {
         assert!(session.live(), "the rollback would find no session");
         session.ended(None);
     }
+
     #[test]
     fn nobody_resumes_a_session_beside_workers_of_an_earlier_daemon() {
         let folder = tempfile::tempdir().expect("a folder");
         let daemon = scene::daemon(folder.path());
         let session = daemon.add(Some("x"), "", scene::plan).expect("added");
-        let sleeper = || {
-            let mut command = Command::new("sleep");
-            command.arg("600").spawn().expect("started")
-        };
         let (mut program, mut worker) = (sleeper(), sleeper());
         let process = ProcessId::of(worker.id()).expect("it runs");
         {
@@ -238,7 +225,7 @@ mod tests {
         let next = scene::daemon_again(folder.path());
         next.adopt();
         let found = next.session("x").expect("found");
-        let turn = crate::turn::Turn::take(&found).expect("taken");
+        let turn = Turn::take(&found).expect("taken");
         assert!(!process.alive(), "a resumption would meet it");
         drop(turn);
         program.kill().expect("killed");

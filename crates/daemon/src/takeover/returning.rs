@@ -477,71 +477,18 @@ fn served_by(inner: &Inner, worker: &Arc<Worker>) -> Option<ProcessId> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-    use std::sync::atomic::AtomicU32;
-
-    use fermata_control::Connection;
-    use fermata_control::agent::{
-        FromAgent, ToAgent, WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block,
-    };
-    use fermata_control::worker::{Restoring, Stand as DataStand};
+    use fermata_control::agent::FromAgent;
+    use fermata_control::worker::Stand as DataStand;
 
     use super::*;
-    use crate::agent::scene as agents;
+    use crate::agent::scene::{self as agents, Block};
     use crate::daemon::scene;
     use crate::pause::data::{Entry, EntryPart};
     use crate::priority::yielded::Yielded;
-    use crate::worker::scene::played;
+    use crate::proc::scene::reader;
+    use crate::worker::scene::{is_asked, played, tell};
 
     const PATIENCE: Duration = Duration::from_secs(60);
-
-    /// The wake block of a parked program whose part the test plays.
-    struct Block([AtomicU32; wake_block::BYTES / 4]);
-
-    impl Block {
-        const fn new() -> Self {
-            Self([const { AtomicU32::new(0) }; wake_block::BYTES / 4])
-        }
-
-        fn word(&self, at: u64) -> &AtomicU32 {
-            &self.0[at as usize / 4]
-        }
-
-        /// Has the program wait; returns where.
-        fn wait(&'static self) -> Detached {
-            let (words, _) = wake_block::MAGIC.as_chunks::<4>();
-            for (word, bytes) in self.0.iter().zip(words) {
-                word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
-            }
-            let says = self.word(wake_block::SAYS);
-            says.store(WAKE_SAYS, Ordering::SeqCst);
-            let state = self.word(wake_block::STATE);
-            state.store(WAKE_WAITING, Ordering::SeqCst);
-            Detached {
-                process: ProcessId::of(std::process::id()).expect("it runs"),
-                wake_block: self.0.as_ptr() as u64,
-            }
-        }
-
-        /// Has the program come back as soon as it is woken; returns its end of the connection.
-        fn come(&self, session: &Session) -> Connection<ToAgent, FromAgent> {
-            let state = self.word(wake_block::STATE);
-            let exchange =
-                |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
-            while exchange(WAKE_REATTACH, WAKE_IDLE).is_err() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let (arrival, program) = agents::arrival(self.0.as_ptr() as u64);
-            let expected = {
-                let mut inner = session.lock();
-                let member = inner.member(arrival.process);
-                member.and_then(|it| it.expected.take())
-            };
-            let expected = expected.expect("it is waited for");
-            expected.send(arrival).expect("taken");
-            Connection::new(program.into(), "the daemon")
-        }
-    }
 
     fn yielded() -> Yielded {
         Yielded {
@@ -552,10 +499,7 @@ mod tests {
 
     /// A process that has ended.
     fn ended() -> ProcessId {
-        let mut program = Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut program = reader();
         let process = ProcessId::of(program.id()).expect("it runs");
         drop(program.stdin.take());
         program.wait().expect("it has ended");
@@ -633,22 +577,14 @@ mod tests {
         }
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                of_first.recv(PATIENCE).expect("asked");
+                is_asked(&of_first);
                 // Its process and it end instead of an answer.
                 session.process_gone(ending);
                 drop(of_first);
             });
             scope.spawn(|| {
-                of_second.recv(PATIENCE).expect("asked");
-                let coming = FromWorker::Restoring(Restoring {
-                    done: 1,
-                    total: 2,
-                    seconds: 0.0,
-                    steps: Vec::new(),
-                    stand: DataStand::Coming,
-                    misses: Vec::new(),
-                });
-                of_second.send(&coming, &[]).expect("sent");
+                is_asked(&of_second);
+                tell(&of_second, DataStand::Coming);
             });
             running(&daemon, &session);
         });

@@ -125,7 +125,7 @@ mod tests {
     use rustix::net::bind;
 
     use super::*;
-    use crate::open_files::sockets::scene::soon;
+    use crate::looks::scene::soon;
 
     /// An address whose connection has ended at the side that listened, and is remembered.
     fn lingering(ip: IpAddr) -> SocketAddr {

@@ -182,8 +182,8 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::open_files::sockets::scene::soon;
-    use crate::open_files::sockets::settled;
+    use crate::looks::scene::soon;
+    use crate::looks::settled;
 
     #[test]
     fn a_line_of_the_table_is_read() {

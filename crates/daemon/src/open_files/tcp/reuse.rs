@@ -47,7 +47,7 @@ mod tests {
     use rustix::net::{SocketFlags, accept_with, bind, getsockname, listen, socket_with};
 
     use super::*;
-    use crate::open_files::sockets::scene::soon;
+    use crate::looks::scene::soon;
 
     fn made() -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC;

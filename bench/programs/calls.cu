@@ -87,6 +87,50 @@ int main(int argc, char **argv) {
         stream_sync.push_back((now() - t) / n * 1e6);
     }
 
+    // A step as XLA makes it: other parameters for ten kernels and five graphs inside, then a launch of the whole.
+    const int kernels = 10, children = 5;
+    cudaGraph_t graph, inner[2];
+    cudaGraphExec_t exec;
+    cudaGraphNode_t nodes[kernels], inside[children], before = nullptr;
+    CHECK(cudaGraphCreate(&graph, 0));
+    int *where[2] = {d, d + 1024}, value[2] = {1, 2};
+    cudaKernelNodeParams params[2];
+    for (int k = 0; k < 2; k++) {
+        static void *arguments[2][2];
+        arguments[k][0] = &where[k], arguments[k][1] = &value[k];
+        params[k] = {};
+        params[k].func = (void *)empty, params[k].gridDim = 1, params[k].blockDim = 32, params[k].kernelParams = arguments[k];
+        CHECK(cudaGraphCreate(&inner[k], 0));
+        cudaGraphNode_t only;
+        CHECK(cudaGraphAddKernelNode(&only, inner[k], nullptr, 0, &params[k]));
+    }
+    for (int i = 0; i < kernels + children; i++) {
+        cudaGraphNode_t *node = i < kernels ? &nodes[i] : &inside[i - kernels];
+        size_t after = before != nullptr;
+        if (i < kernels) CHECK(cudaGraphAddKernelNode(node, graph, &before, after, &params[0]));
+        else CHECK(cudaGraphAddChildGraphNode(node, graph, &before, after, inner[0]));
+        before = *node;
+    }
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    std::vector<double> kernel_set, child_set, graph_step;
+    for (int r = 0; r < rounds; r++) {
+        const int n = 100;
+        double first = 0, second = 0, begun = now();
+        for (int i = 0; i < n; i++) {
+            double t = now();
+            for (auto &node : nodes) CHECK(cudaGraphExecKernelNodeSetParams(exec, node, &params[i % 2]));
+            double m = now();
+            for (auto &node : inside) CHECK(cudaGraphExecChildGraphNodeSetParams(exec, node, inner[i % 2]));
+            double e = now();
+            first += m - t, second += e - m;
+            CHECK(cudaGraphLaunch(exec, s));
+            CHECK(cudaStreamSynchronize(s));
+        }
+        kernel_set.push_back(first / n / kernels * 1e6);
+        child_set.push_back(second / n / children * 1e6);
+        graph_step.push_back((now() - begun) / n * 1e6);
+    }
+
     char *pinned, *device;
     CHECK(cudaMallocHost(&pinned, copy_bytes));
     CHECK(cudaMalloc(&device, copy_bytes));
@@ -114,8 +158,9 @@ int main(int argc, char **argv) {
     }
     std::printf("{\"launch_us\":%.4f,\"launch_throughput_us\":%.4f,\"launch_sync_us\":%.4f,"
                 "\"launch_stream_sync_us\":%.4f,\"copy4_us\":%.4f,\"malloc_free_us\":%.4f,"
+                "\"graph_kernel_set_us\":%.4f,\"graph_child_set_us\":%.4f,\"graph_step_us\":%.4f,"
                 "\"h2d_gbs\":%.3f,\"d2h_gbs\":%.3f,\"copy_bytes\":%zu}\n",
                 median(issue), median(through), median(sync), median(stream_sync), median(small), median(allocs),
-                median(up), median(down), copy_bytes);
+                median(kernel_set), median(child_set), median(graph_step), median(up), median(down), copy_bytes);
     return 0;
 }

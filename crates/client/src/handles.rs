@@ -68,9 +68,12 @@ pub fn of<T: Opaque>(pointer: *mut T) -> T::Handle {
     T::Handle::from_raw(pointer.addr() as u64)
 }
 
+/// A map whose keys are handles, or made of handles and node numbers.
+pub type HandleMap<K, V> = HashMap<K, V, BuildHasherDefault<HandleHasher>>;
+
 /// The living objects of one kind, by handle.
 #[derive(Debug)]
-pub struct Table<H, T>(RwLock<HashMap<H, Arc<T>, BuildHasherDefault<HandleHasher>>>);
+pub struct Table<H, T>(RwLock<HandleMap<H, Arc<T>>>);
 
 impl<H, T> Default for Table<H, T> {
     fn default() -> Self {

@@ -12,7 +12,7 @@ use fermata_device::{DriverError, PinnedWords};
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 use fermata_engine::{LiveStream, Site};
-use fermata_graph::update::{KernelChange, changed_kernels};
+use fermata_graph::update::{KernelChange, assign};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, NodeId, NodeKind};
 use fermata_state::{Executable, Stream};
 
@@ -123,7 +123,10 @@ fn update(bench: &mut Bench, exec: ExecId, graph: Graph) {
     let Site { session, live } = &mut bench.site;
     let known = session.executables.get_mut(exec).unwrap();
     let root = |graph: &Graph| NodeKind::ChildGraph(Box::new(graph.clone()));
-    let changed = changed_kernels(NodeId(0), &root(&known.graph), &root(&graph)).unwrap();
+    let mut before = root(&known.graph);
+    let changed = assign(&[], NodeId(0), &mut before, &root(&graph))
+        .unwrap()
+        .unwrap();
     let change = |(path, node): (Vec<NodeId>, NodeId)| {
         let path = path[1..].to_vec();
         let NodeKind::Kernel(kernel) = &graph.inner(&path).unwrap().node(node).unwrap().kind else {

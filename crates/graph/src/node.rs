@@ -9,6 +9,7 @@ pub struct LaunchAttribute {
     /// A `CU_LAUNCH_ATTRIBUTE_*` number.
     pub id: u32,
     /// The value's bytes, 64 of them.
+    #[serde(with = "serde_bytes")]
     pub value: Vec<u8>,
 }
 
@@ -26,9 +27,27 @@ pub struct KernelNode {
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
     /// The parameter block.
+    #[serde(with = "serde_bytes")]
     pub params: Vec<u8>,
     /// Launch attributes, by id.
     pub attributes: Vec<LaunchAttribute>,
+}
+
+impl KernelNode {
+    /// Whether both have the same context and attributes, which stay when an executable graph gets other parameters one kernel
+    /// at a time.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        (self.context, &self.attributes) == (other.context, &other.attributes)
+    }
+
+    /// Becomes `other`, with which it is alike, in the memory that its parameters have.
+    pub fn become_alike(&mut self, other: &Self) {
+        self.function = other.function;
+        self.grid = other.grid;
+        self.block = other.block;
+        self.shared_bytes = other.shared_bytes;
+        self.params.clone_from(&other.params);
+    }
 }
 
 /// A memset of rows of 1-, 2- or 4-byte elements.

@@ -159,11 +159,10 @@ impl KernelChange<'_> {
     /// # Errors
     /// It does not; the graph is unchanged.
     pub fn apply(&self, graph: &mut Graph) -> Result<(), GraphError> {
-        let graph = graph.inner_mut(&self.path)?;
-        match &graph.node(self.node)?.kind {
-            NodeKind::Kernel(before) if alike(before, &self.kernel) => {
-                let kernel = self.kernel.clone().into_owned();
-                graph.set(self.node, NodeKind::Kernel(kernel))
+        match graph.inner_mut(&self.path)?.kind_mut(self.node)? {
+            NodeKind::Kernel(before) if before.is_alike(&self.kernel) => {
+                before.become_alike(&self.kernel);
+                Ok(())
             }
             other => Err(GraphError::WrongKind {
                 node: self.node,
@@ -174,28 +173,87 @@ impl KernelChange<'_> {
     }
 }
 
-fn alike(before: &KernelNode, after: &KernelNode) -> bool {
-    (before.context, &before.attributes) == (after.context, &after.attributes)
-}
+/// A node with the way to its graph.
+pub type Found = (Vec<NodeId>, NodeId);
 
-/// The kernels that differ between two states of a node, each with its way from there; none if anything else differs.
-pub fn changed_kernels(
+/// Gives the node `id`, whose graph is at `way`, the parameters of `after`, as [`replaced`] does. Returns the kernels that differ
+/// from before, each with its way from where `way` begins; none if anything else differs.
+///
+/// # Errors
+/// As [`replaced`]; the node is unchanged.
+pub fn assign(
+    way: &[NodeId],
     id: NodeId,
-    before: &NodeKind,
+    node: &mut NodeKind,
     after: &NodeKind,
-) -> Option<Vec<(Vec<NodeId>, NodeId)>> {
-    let mut found = Vec::new();
-    collect(id, (before, after), &mut Vec::new(), &mut found).then_some(found)
+) -> Result<Option<Vec<Found>>, Reason> {
+    match (&mut *node, after) {
+        (NodeKind::ChildGraph(child), NodeKind::ChildGraph(after)) => {
+            assign_inside(way, id, child, after)
+        }
+        (NodeKind::Kernel(kernel), NodeKind::Kernel(after)) if kernel.is_alike(after) => {
+            let differs = kernel != after;
+            kernel.become_alike(after);
+            Ok(Some(
+                differs.then(|| (way.to_vec(), id)).into_iter().collect(),
+            ))
+        }
+        _ => {
+            let after = replaced(node, after)?;
+            let same = *node == after;
+            *node = after;
+            Ok(same.then(Vec::new))
+        }
+    }
 }
 
-fn collect(
+/// As [`assign`], for the graph `child` that is in the node `id`.
+///
+/// Programs that change parameters do so before every launch, mostly those of kernels alone: these are copied into place, and
+/// nothing else is.
+///
+/// # Errors
+/// As [`replaced`]; the graph is unchanged.
+pub fn assign_inside(
+    way: &[NodeId],
     id: NodeId,
-    (before, after): (&NodeKind, &NodeKind),
+    child: &mut Graph,
+    after: &Graph,
+) -> Result<Option<Vec<Found>>, Reason> {
+    let mut path = [way, &[id]].concat();
+    let mut found = Vec::new();
+    if !differ_in_kernels(child, after, &mut path, &mut found) {
+        // Nodes may have other names in `after`.
+        let after = updated(child, after).map_err(|error| error.reason)?;
+        found.clear();
+        path.truncate(way.len() + 1);
+        let alone = differ_in_kernels(child, &after, &mut path, &mut found);
+        *child = after;
+        return Ok(alone.then_some(found));
+    }
+    for (path, at) in &found {
+        let inside = path.get(way.len() + 1..).unwrap_or_default();
+        let kernel = child.inner_mut(inside).and_then(|it| it.kind_mut(*at));
+        let new = after.inner(inside).and_then(|it| it.node(*at));
+        if let (Ok(NodeKind::Kernel(kernel)), Ok(new)) = (kernel, new)
+            && let NodeKind::Kernel(new) = &new.kind
+        {
+            kernel.become_alike(new);
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Whether two graphs with the same nodes and edges, under the same names, differ in parameters of kernels alone. If so,
+/// `found` gets these kernels; `path` is the way to the graphs.
+fn differ_in_kernels(
+    before: &Graph,
+    after: &Graph,
     path: &mut Vec<NodeId>,
-    found: &mut Vec<(Vec<NodeId>, NodeId)>,
+    found: &mut Vec<Found>,
 ) -> bool {
-    match (before, after) {
-        (NodeKind::Kernel(old), NodeKind::Kernel(new)) if alike(old, new) => {
+    let mut same = |id, before: &NodeKind, after: &NodeKind| match (before, after) {
+        (NodeKind::Kernel(old), NodeKind::Kernel(new)) if old.is_alike(new) => {
             if old != new {
                 found.push((path.clone(), id));
             }
@@ -203,16 +261,19 @@ fn collect(
         }
         (NodeKind::ChildGraph(old), NodeKind::ChildGraph(new)) => {
             path.push(id);
-            let same = old.len() == new.len()
-                && old.nodes().zip(new.nodes()).all(|((a, old), (b, new))| {
-                    (a, &old.dependencies) == (b, &new.dependencies)
-                        && collect(a, (&old.kind, &new.kind), path, found)
-                });
+            let same = differ_in_kernels(old, new, path, found);
             path.pop();
             same
         }
         (old, new) => old == new,
-    }
+    };
+    before.len() == after.len()
+        && before
+            .nodes()
+            .zip(after.nodes())
+            .all(|((a, old), (b, new))| {
+                (a, &old.dependencies) == (b, &new.dependencies) && same(a, &old.kind, &new.kind)
+            })
 }
 
 /// A kernel node may get another function of its context.
@@ -358,19 +419,64 @@ mod tests {
         of(vec![first, fill, of(vec![second, of(vec![third])])])
     }
 
+    /// What [`assign`] finds and makes of `before`, at a way that is not empty.
+    fn assigned(
+        before: &NodeKind,
+        after: &NodeKind,
+    ) -> (Result<Option<Vec<Found>>, Reason>, NodeKind) {
+        let mut node = before.clone();
+        let found = assign(&[NodeId(5)], NodeId(7), &mut node, after);
+        (found, node)
+    }
+
     #[test]
     fn kernels_that_change_are_found_at_any_depth() {
-        let top = NodeId(7);
         let before = nested([1, 2, 3], 0);
-        let changed = |after: &NodeKind| changed_kernels(top, &before, after);
-        assert_eq!(changed(&before), Some(vec![]));
-        let (first, third) = (
-            (vec![top], NodeId(1)),
-            (vec![top, NodeId(3), NodeId(2)], NodeId(1)),
-        );
-        assert_eq!(changed(&nested([9, 2, 8], 0)), Some(vec![first, third]));
-        assert_eq!(changed(&nested([1, 2, 3], 1)), None);
-        assert_eq!(changed(&launch(1)), None);
+        let at = |path: &[u64], node| (path.iter().copied().map(NodeId).collect(), NodeId(node));
+        let kernels = |it: &[Found]| Ok(Some(it.to_vec()));
+        let found = |after: &NodeKind| assigned(&before, after).0;
+        assert_eq!(found(&before), kernels(&[]));
+        let both = [at(&[5, 7], 1), at(&[5, 7, 3, 2], 1)];
+        assert_eq!(found(&nested([9, 2, 8], 0)), kernels(&both));
+        assert_eq!(found(&nested([9, 2, 3], 1)), Ok(None));
+        assert_eq!(found(&launch(1)), Err(Reason::Kind));
+        assert_eq!(assigned(&launch(1), &launch(4)).0, kernels(&[at(&[5], 7)]));
+        assert_eq!(assigned(&launch(1), &launch(1)).0, kernels(&[]));
+    }
+
+    #[test]
+    fn what_a_node_becomes_is_what_replaces_it() {
+        let other_context = |mut node: NodeKind| {
+            if let NodeKind::Kernel(kernel) = &mut node {
+                kernel.context = ContextId::from_raw(4);
+            }
+            node
+        };
+        for (before, after) in [
+            (nested([1, 2, 3], 0), nested([9, 2, 8], 0)),
+            (nested([1, 2, 3], 0), nested([9, 2, 8], 6)),
+            (nested([1, 2, 3], 0), launch(1)),
+            (launch(1), launch(2)),
+            (launch(1), other_context(launch(2))),
+            (memset_node(1, 1), memset_node(2, 1)),
+            (memset_node(1, 1), memset_node(1, 2)),
+        ] {
+            let (found, node) = assigned(&before, &after);
+            match replaced(&before, &after) {
+                Ok(expected) => assert_eq!((found.is_ok(), node), (true, expected)),
+                Err(reason) => assert_eq!((found, node), (Err(reason), before)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_graph_inside_keeps_its_names_when_it_is_assigned_one_with_others() {
+        let child =
+            |params, skip| NodeKind::ChildGraph(Box::new(chain(vec![launch(params)], skip)));
+        let mut node = child(1, 2);
+        let found = assign(&[], NodeId(7), &mut node, &child(5, 0));
+        assert_eq!(found, Ok(Some(vec![(vec![NodeId(7)], NodeId(3))])));
+        assert_eq!(node, child(5, 2));
     }
 
     #[test]

@@ -53,7 +53,7 @@ driver_api! {
     ) {
         let params = &params.get()?;
         let kind = kind_of(params)?;
-        session()?.graphs.lock().set_exec(exec, of(node), kind)?;
+        session()?.graphs.lock().set_exec(exec, of(node), &kind)?;
         child_in(params).map_or(Ok(()), |child| adopt_child(exec, of(node), of(child)))
     }
 
@@ -85,7 +85,7 @@ driver_api! {
     ) {
         let params = &params.get()?;
         let operations = memory_operations(&entries(params.paramArray, params.count)?)?;
-        session()?.graphs.lock().set_exec(exec, of(node), NodeKind::BatchMemOp(operations))
+        session()?.graphs.lock().set_exec(exec, of(node), &NodeKind::BatchMemOp(operations))
     }
 }
 

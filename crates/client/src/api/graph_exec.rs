@@ -4,9 +4,9 @@ use core::ffi::{c_char, c_uint, c_ulonglong};
 
 use fermata_abi::op::{GraphId, GraphNodeId, Op};
 use fermata_abi::sys::driver as sys;
-use fermata_graph::NodeKind;
+use fermata_graph::{KernelNode, NodeKind};
 
-use super::graph_node::{child_of, host_node, kernel};
+use super::graph_node::host_node;
 use super::graph_params::{copy_node, kernel_node, memset_node};
 use super::user_object::{adopt_in_exec, copied, exchange};
 use crate::args::{In, Out};
@@ -133,9 +133,7 @@ driver_api! {
         node: sys::CUgraphNode,
         params: In<sys::CUDA_KERNEL_NODE_PARAMS>,
     ) {
-        let mut new = kernel_node(&params.get()?)?;
-        new.attributes = kernel(of(node))?.attributes;
-        set_kernels(exec, node, NodeKind::Kernel(new))
+        set_kernel(exec, node, kernel_node(&params.get()?)?)
     }
 
     fn cuGraphExecMemcpyNodeSetParams(
@@ -145,7 +143,7 @@ driver_api! {
         context: sys::CUcontext,
     ) {
         let copy = NodeKind::Memcpy(copy_node(&copy.get()?, context)?);
-        session()?.graphs.lock().set_exec(exec, of(node), copy)
+        session()?.graphs.lock().set_exec(exec, of(node), &copy)
     }
 
     fn cuGraphExecMemsetNodeSetParams(
@@ -155,7 +153,7 @@ driver_api! {
         _context: sys::CUcontext,
     ) {
         let fill = NodeKind::Memset(memset_node(&params.get()?)?);
-        session()?.graphs.lock().set_exec(exec, of(node), fill)
+        session()?.graphs.lock().set_exec(exec, of(node), &fill)
     }
 
     fn cuGraphExecHostNodeSetParams(
@@ -164,7 +162,7 @@ driver_api! {
         params: In<sys::CUDA_HOST_NODE_PARAMS>,
     ) {
         let call = NodeKind::Host(host_node(&params.get()?)?);
-        session()?.graphs.lock().set_exec(exec, of(node), call)
+        session()?.graphs.lock().set_exec(exec, of(node), &call)
     }
 
     fn cuGraphExecChildGraphNodeSetParams(
@@ -172,7 +170,11 @@ driver_api! {
         node: sys::CUgraphNode,
         child: sys::CUgraph,
     ) {
-        set_kernels(exec, node, child_of(child)?)?;
+        {
+            let mut graphs = session()?.graphs.lock();
+            graphs.set_exec_child(exec, of(node), of(child))?;
+            lower::kernels_changed(of(exec), graphs.exec(exec)?)?;
+        }
         adopt_child(exec, of(node), of(child))
     }
 
@@ -183,7 +185,7 @@ driver_api! {
     ) {
         let session = session()?;
         let event = NodeKind::EventRecord(session.events.get_for_graph(event)?);
-        session.graphs.lock().set_exec(exec, of(node), event)
+        session.graphs.lock().set_exec(exec, of(node), &event)
     }
 
     fn cuGraphExecEventWaitNodeSetEvent(
@@ -193,7 +195,7 @@ driver_api! {
     ) {
         let session = session()?;
         let event = NodeKind::EventWait(session.events.get_for_graph(event)?);
-        session.graphs.lock().set_exec(exec, of(node), event)
+        session.graphs.lock().set_exec(exec, of(node), &event)
     }
 
     fn cuGraphNodeSetEnabled(exec: sys::CUgraphExec, node: sys::CUgraphNode, enabled: c_uint) {
@@ -218,10 +220,19 @@ driver_api! {
     }
 }
 
-/// Sets the parameters of a node that has kernels.
-fn set_kernels(exec: sys::CUgraphExec, node: sys::CUgraphNode, kind: NodeKind) -> Result {
+/// Gives a kernel of an executable graph other parameters; its attributes are those that the node has in the graph's definition.
+pub(super) fn set_kernel(
+    exec: sys::CUgraphExec,
+    node: sys::CUgraphNode,
+    new: KernelNode,
+) -> Result {
     let mut graphs = session()?.graphs.lock();
-    graphs.set_exec(exec, of(node), kind)?;
+    let NodeKind::Kernel(defined) = graphs.kind(of(node))? else {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    };
+    let attributes = defined.attributes.clone();
+    let new = NodeKind::Kernel(KernelNode { attributes, ..new });
+    graphs.set_exec(exec, of(node), &new)?;
     lower::kernels_changed(of(exec), graphs.exec(exec)?)
 }
 

@@ -3,6 +3,7 @@
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{KernelNode, NodeKind};
 
+use super::graph_exec::set_kernel;
 use super::graph_node::{add, kernel};
 use super::graph_params::{kernel_node, kernel_params};
 use crate::args::{In, Out};
@@ -52,9 +53,7 @@ driver_api! {
         node: sys::CUgraphNode,
         params: In<sys::CUDA_KERNEL_NODE_PARAMS_v1>,
     ) {
-        let attributes = kernel(of(node))?.attributes;
-        let new = KernelNode { attributes, ..node_of(&params.get()?)? };
-        session()?.graphs.lock().set_exec(exec, of(node), NodeKind::Kernel(new))
+        set_kernel(exec, node, node_of(&params.get()?)?)
     }
 }
 

@@ -10,9 +10,10 @@ use super::function::find;
 use crate::args::In;
 use crate::handles::{of, to_pointer};
 use crate::link::fault;
-use crate::object::context::{current, with_current};
+use crate::object::context::{current_pointer, with_current};
 use crate::object::copy::place_of;
 use crate::object::graphs::View;
+use crate::object::module::Function;
 use crate::object::session::session;
 use crate::result::Result;
 use crate::work::launch::with_params;
@@ -20,18 +21,11 @@ use crate::work::launch::with_params;
 /// A kernel node's parameters.
 pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {
     fault::check_current()?;
-    let session = session()?;
-    let context = if params.ctx.is_null() {
-        current()?
-    } else {
-        session.contexts.get(params.ctx)?
-    };
     let handle = if params.func.is_null() {
         of(params.kern).as_function()
     } else {
         of(params.func)
     };
-    let function = session.modules.launchable(handle, &context)?;
     // SAFETY: the program's structure says so: each is null or the list that a launch demands.
     let (list, extra) = unsafe {
         (
@@ -39,16 +33,26 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
             In::from_raw(params.extra.cast_const()),
         )
     };
-    let block = with_params(&function, list, extra, |block| Ok(block.to_vec()));
-    Ok(KernelNode {
-        function: function.handle,
-        context: function.module.context.handle,
-        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
-        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
-        shared_bytes: params.sharedMemBytes,
-        params: block?,
-        attributes: Vec::new(),
-    })
+    let node = |function: &Function| {
+        let block = with_params(function, list, extra, |block| Ok(block.to_vec()));
+        Ok(KernelNode {
+            function: function.handle,
+            context: function.module.context.handle,
+            grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
+            block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+            shared_bytes: params.sharedMemBytes,
+            params: block?,
+            attributes: Vec::new(),
+        })
+    };
+    let session = session()?;
+    if params.ctx.is_null() || params.ctx == current_pointer() {
+        return session
+            .modules
+            .with_launchable(handle, |_, function| node(function));
+    }
+    let context = session.contexts.get(params.ctx)?;
+    node(&*session.modules.launchable(handle, &context)?)
 }
 
 /// A kernel node as the API's structure, whose parameter list stays valid until the next such call for the node.

@@ -97,8 +97,8 @@ pub(super) fn adopt_in_exec(exec: sys::CUgraphExec, way: &[NodeId], from: GraphI
     let session = session()?;
     let (before, last) = {
         let mut graphs = session.graphs.lock();
-        let source_holds = !graphs.held_by(from)?.is_empty();
-        if !source_holds && graphs.exec(exec)?.held.inside(way).is_empty() {
+        let target_holds = !graphs.exec(exec)?.held.is_empty();
+        if !target_holds && graphs.held_by(from)?.is_empty() {
             return Ok(());
         }
         let source = graphs.graph(from)?.clone();

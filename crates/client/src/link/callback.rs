@@ -35,6 +35,7 @@ use fermata_abi::sys::driver::{
 };
 use fermata_wire::WireError;
 
+use crate::handles::HandleMap;
 use crate::link;
 use crate::result::Result;
 use crate::thread::block;
@@ -98,10 +99,10 @@ unsafe impl Send for Callback {}
 
 #[derive(Default)]
 struct State {
-    waiting: HashMap<u64, (Callback, bool)>,
+    waiting: HandleMap<u64, (Callback, bool)>,
     /// The thread waits in shared memory, or runs a callback and will tell the worker there.
     inside: bool,
-    functions: HashMap<(u64, u64), u64>,
+    functions: HandleMap<(u64, u64), u64>,
     rows: HashMap<Rows, u64>,
 }
 

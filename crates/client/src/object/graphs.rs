@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, StreamRef};
 use fermata_abi::sys::driver as sys;
+use fermata_graph::update::{assign, assign_inside};
 use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::handles;
+use crate::handles::{self, HandleMap};
 use crate::object::graph_memory::{GraphMemory, Orphans};
 use crate::object::mirror::Mirror;
 use crate::object::user_objects::{HeldObjects, UserObjects};
@@ -39,20 +40,20 @@ pub struct Graphs {
 #[derive(Debug, Default)]
 pub struct State {
     /// The program's graphs.
-    roots: HashMap<GraphId, Graph>,
+    roots: HandleMap<GraphId, Graph>,
     /// Handles of graphs: a root and the way from it.
-    graphs: HashMap<GraphId, Name>,
-    graph_handles: HashMap<Name, GraphId>,
-    nodes: HashMap<GraphNodeId, (GraphId, NodeId)>,
-    node_handles: HashMap<(GraphId, NodeId), GraphNodeId>,
+    graphs: HandleMap<GraphId, Name>,
+    graph_handles: HandleMap<Name, GraphId>,
+    nodes: HandleMap<GraphNodeId, (GraphId, NodeId)>,
+    node_handles: HandleMap<(GraphId, NodeId), GraphNodeId>,
     /// What was last returned of each kernel node's parameters.
-    pub views: HashMap<GraphNodeId, View>,
+    pub views: HandleMap<GraphNodeId, View>,
     /// Executable graphs.
-    pub execs: HashMap<ExecId, Exec>,
+    pub execs: HandleMap<ExecId, Exec>,
     /// Captures in progress.
     pub captures: Captures,
     /// References of each of the program's graphs to user objects.
-    held: HashMap<GraphId, HeldObjects>,
+    held: HandleMap<GraphId, HeldObjects>,
     /// Memory of allocation nodes.
     pub memory: GraphMemory,
 }
@@ -80,7 +81,10 @@ pub struct Left {
 type Name = (GraphId, Vec<NodeId>);
 
 /// A node with its way from the root.
-pub type Place = (Vec<NodeId>, NodeId);
+pub type Place = fermata_graph::update::Found;
+
+/// Where kernels are in the worker's graph: by the way to their graph, and by node.
+pub type Places = HandleMap<Vec<NodeId>, HandleMap<NodeId, Place>>;
 
 /// An executable graph.
 #[derive(Debug)]
@@ -96,7 +100,7 @@ pub struct Exec {
     /// The kernels of [`Stale::Kernels`], each with its way from the root.
     pub changed: Vec<Place>,
     /// Where kernels are in the worker's graph; known once a kernel's parameters have changed alone.
-    pub places: Option<HashMap<Place, Place>>,
+    pub places: Option<Places>,
     /// Disabled nodes, with their way from the root.
     pub disabled: HashSet<Place>,
     /// Shared memory through which copies of ordinary memory go, by node and end.
@@ -107,6 +111,20 @@ pub struct Exec {
     pub last: Option<StreamRef>,
     /// Whether it allocates or frees memory.
     pub has_memory: bool,
+}
+
+impl Exec {
+    /// Notes what has changed: these kernels, or more.
+    fn note(&mut self, kernels: Option<Vec<Place>>) {
+        match kernels.filter(|_| self.changed.len() < MOST_CHANGED) {
+            Some(kernels) if kernels.is_empty() => {}
+            Some(kernels) => {
+                self.changed.extend(kernels);
+                self.stale = self.stale.max(Stale::Kernels);
+            }
+            None => self.stale = self.stale.max(Stale::Parameters),
+        }
+    }
 }
 
 /// A piece of shared memory and the callback that copies from or to it.
@@ -211,12 +229,7 @@ impl State {
 
     /// The graph behind a handle.
     pub fn graph(&self, handle: GraphId) -> Result<&Graph> {
-        let (root, path) = self
-            .graphs
-            .get(&handle)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let root = self.roots.get(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        root.inner(path).map_err(refused)
+        find(&self.roots, &self.graphs, handle)
     }
 
     /// The graph behind a handle, to be changed.
@@ -414,25 +427,47 @@ impl State {
         &mut self,
         exec: sys::CUgraphExec,
         node: GraphNodeId,
-        kind: NodeKind,
+        kind: &NodeKind,
     ) -> Result {
         let (path, id) = self.path(node)?;
         let exec = self.exec(exec)?;
         let inner = exec.graph.inner_mut(&path).map_err(refused)?;
-        let before = &inner.node(id).map_err(refused)?.kind;
-        let after = fermata_graph::update::replaced(before, &kind)
-            .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-        let changed = fermata_graph::update::changed_kernels(id, before, &after);
-        match changed.filter(|_| exec.changed.len() < MOST_CHANGED) {
-            Some(changed) => {
-                let from_root = |(way, node): Place| ([&path[..], &way].concat(), node);
-                exec.changed.extend(changed.into_iter().map(from_root));
-                exec.stale = exec.stale.max(Stale::Kernels);
-            }
-            None => exec.stale = exec.stale.max(Stale::Parameters),
-        }
-        inner.set(id, after).map_err(refused)
+        let before = inner.kind_mut(id).map_err(refused)?;
+        let changed = assign(&path, id, before, kind);
+        exec.note(changed.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?);
+        Ok(())
     }
+
+    /// Sets the graph inside a node of an executable graph.
+    pub fn set_exec_child(
+        &mut self,
+        exec: sys::CUgraphExec,
+        node: GraphNodeId,
+        child: GraphId,
+    ) -> Result {
+        let (path, id) = self.path(node)?;
+        let child = find(&self.roots, &self.graphs, child)?;
+        let exec = self.execs.get_mut(&handles::of(exec));
+        let exec = exec.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let inner = exec.graph.inner_mut(&path).map_err(refused)?;
+        let NodeKind::ChildGraph(inside) = inner.kind_mut(id).map_err(refused)? else {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        };
+        let changed = assign_inside(&path, id, inside, child);
+        exec.note(changed.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?);
+        Ok(())
+    }
+}
+
+/// The graph behind a handle.
+fn find<'s>(
+    roots: &'s HandleMap<GraphId, Graph>,
+    graphs: &HandleMap<GraphId, Name>,
+    handle: GraphId,
+) -> Result<&'s Graph> {
+    let (root, path) = graphs.get(&handle).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    let root = roots.get(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    root.inner(path).map_err(refused)
 }
 
 #[cfg(test)]

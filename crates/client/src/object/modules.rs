@@ -11,7 +11,7 @@ use fermata_abi::op::{ContextId, FunctionId, HeldImageId, KernelId, LibraryId, M
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE};
 use parking_lot::{Mutex, RwLock};
 
-use crate::handles::{self, Table};
+use crate::handles::{self, HandleMap, Table};
 use crate::link::source::{INLINE, Order};
 use crate::notice;
 use crate::object::context::{Context, with_current};
@@ -39,7 +39,7 @@ pub struct Library {
     /// Its handle.
     pub handle: LibraryId,
     image: Kept,
-    modules: Mutex<HashMap<ContextId, Arc<Module>>>,
+    modules: Mutex<HandleMap<ContextId, Arc<Module>>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
 
@@ -71,7 +71,7 @@ pub struct Kernel {
     pub library: Arc<Library>,
     /// Its name.
     pub name: CString,
-    functions: RwLock<HashMap<ContextId, Arc<Function>>>,
+    functions: RwLock<HandleMap<ContextId, Arc<Function>>>,
     attributes: Mutex<HashMap<i32, i32>>,
 }
 

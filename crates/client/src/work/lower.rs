@@ -21,7 +21,7 @@ use crate::handles;
 use crate::link;
 use crate::link::callback::{self, Rows};
 use crate::object::context::Context;
-use crate::object::graphs::{Bounce, Exec, Place as NodePlace, Stale, refused};
+use crate::object::graphs::{Bounce, Exec, Place as NodePlace, Places, Stale, refused};
 use crate::object::host;
 use crate::object::mirror::Block;
 use crate::object::session::Session;
@@ -36,6 +36,9 @@ const INLINE: usize = 16 << 10;
 const POSTED: usize = 64 << 10;
 /// From so many changed kernels on, they are posted before the launch.
 const TOGETHER: usize = 3;
+
+/// What a change of a kernel takes beside its parameters, bytes: about so much.
+const BESIDE: usize = 64;
 
 /// Brings the worker's executable graph `handle` up to date with `exec`.
 pub fn refresh(session: &Session, handle: ExecId, exec: &mut Exec) -> Result {
@@ -102,7 +105,7 @@ fn post_kernels(handle: ExecId, exec: &mut Exec) -> Result<bool> {
 fn changed_kernels(exec: &Exec) -> Option<Vec<u8>> {
     let places = exec.places.as_ref()?;
     let change = |(path, node): &NodePlace| {
-        let (at, lowered) = places.get(&(path.clone(), *node))?;
+        let (at, lowered) = places.get(path)?.get(node)?;
         match &exec.graph.inner(path).ok()?.node(*node).ok()?.kind {
             NodeKind::Kernel(kernel) => Some(KernelChange {
                 path: Cow::Borrowed(at),
@@ -113,7 +116,10 @@ fn changed_kernels(exec: &Exec) -> Option<Vec<u8>> {
         }
     };
     let changes: Option<Vec<_>> = exec.changed.iter().map(change).collect();
-    let encoded = postcard::to_stdvec(&changes?).ok()?;
+    let changes = changes?;
+    let likely = changes.iter().map(|it| it.kernel.params.len() + BESIDE);
+    let encoded = Vec::with_capacity(likely.sum());
+    let encoded = postcard::to_extend(&changes, encoded).ok()?;
     (encoded.len() <= POSTED).then_some(encoded)
 }
 
@@ -193,12 +199,18 @@ fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
     exec.graph = graph;
     let (lowered, places) = lowered?;
     // Kept only after a change: most graphs never change, and those that do change often.
-    exec.places = (exec.stale == Stale::Kernels).then(|| places.into_iter().collect());
+    exec.places = (exec.stale == Stale::Kernels).then(|| {
+        let mut by_way = Places::default();
+        for ((way, node), place) in places {
+            by_way.entry(way).or_default().insert(node, place);
+        }
+        by_way
+    });
     postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Where a graph's kernels are in the worker's graph.
-type Places = Vec<(NodePlace, NodePlace)>;
+/// Kernels of a graph, and where they are in the worker's graph.
+type Kernels = Vec<(NodePlace, NodePlace)>;
 
 struct Lowering<'l> {
     session: &'l Session,
@@ -208,9 +220,9 @@ struct Lowering<'l> {
 
 impl Lowering<'_> {
     /// The lowered graph, and where the kernels are in it.
-    fn graph(&mut self, graph: &Graph) -> Result<(Graph, Places)> {
+    fn graph(&mut self, graph: &Graph) -> Result<(Graph, Kernels)> {
         let mut out = Graph::new();
-        let mut places = Places::new();
+        let mut places = Kernels::new();
         // The last of the nodes that replace each node.
         let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
         for id in graph.order().map_err(refused)? {
@@ -241,11 +253,11 @@ impl Lowering<'_> {
     }
 
     /// The nodes that replace a node, and where the kernels of its child graph are then.
-    fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<(Vec<NodeKind>, Places)> {
+    fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<(Vec<NodeKind>, Kernels)> {
         if self.exec.disabled.contains(&(self.path.clone(), id)) {
-            return Ok((vec![NodeKind::Empty], Places::new()));
+            return Ok((vec![NodeKind::Empty], Kernels::new()));
         }
-        let mut inside = Places::new();
+        let mut inside = Kernels::new();
         let step = match kind {
             NodeKind::Host(call) => {
                 host_call(callback::of_function(call.function, call.user_data)?)
@@ -259,7 +271,7 @@ impl Lowering<'_> {
                 inside = places;
                 NodeKind::ChildGraph(Box::new(child))
             }
-            NodeKind::Memcpy(copy) => return Ok((self.copy(id, copy)?, Places::new())),
+            NodeKind::Memcpy(copy) => return Ok((self.copy(id, copy)?, Kernels::new())),
             other => other.clone(),
         };
         Ok((vec![step], inside))

@@ -122,7 +122,7 @@ impl Exec {
             .inner_mut(&node.graph.path)
             .map_err(|error| code(&error))?;
         let slot = graph.kind_mut(node.id).map_err(|error| code(&error))?;
-        *slot = update::replaced(slot, kind).map_err(|_| INVALID_VALUE)?;
+        update::assign(&[], node.id, slot, kind).map_err(|_| INVALID_VALUE)?;
         Ok(())
     }
 

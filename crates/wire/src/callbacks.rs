@@ -128,7 +128,7 @@ impl CallbackCount {
             let count = word.load(Ordering::Acquire);
             let left = end.saturating_duration_since(Instant::now());
             if over(count) {
-                self.spin.ended(begun);
+                self.spin.ended(begun.elapsed());
                 return true;
             }
             if left.is_zero() {

@@ -64,16 +64,16 @@ impl Spin {
         if budget == 0 {
             return Some(begun);
         }
-        if spins(Duration::from_micros(u64::from(budget)), ready) {
-            self.ended(begun);
-            return None;
+        let span = Duration::from_micros(u64::from(budget));
+        match spins(begun, span, ready) {
+            Some(seen) => self.ended(seen.saturating_duration_since(begun)),
+            None => return Some(begun),
         }
-        Some(begun)
+        None
     }
 
-    /// A wait that began then has ended as it should.
-    pub(crate) fn ended(&self, begun: Instant) {
-        let waited = begun.elapsed();
+    /// A wait of this length has ended as it should.
+    pub(crate) fn ended(&self, waited: Duration) {
         self.learn(waited);
         self.rhythm.learn(waited);
     }
@@ -93,18 +93,21 @@ impl Spin {
     }
 }
 
-/// Spins until `ready`, which is true, or for `span`.
-fn spins(span: Duration, ready: &impl Fn() -> bool) -> bool {
-    let end = Instant::now() + span;
+/// Spins until `ready`, or for `span` from `begun`, which is now. If ready, when the clock was last looked at, a microsecond or
+/// two before: looking once more would delay what has been waited for.
+fn spins(begun: Instant, span: Duration, ready: &impl Fn() -> bool) -> Option<Instant> {
+    let end = begun + span;
+    let mut seen = begun;
     loop {
         for _ in 0..32 {
             if ready() {
-                return true;
+                return Some(seen);
             }
             std::hint::spin_loop();
         }
-        if Instant::now() >= end {
-            return false;
+        seen = Instant::now();
+        if seen >= end {
+            return None;
         }
     }
 }
@@ -159,8 +162,8 @@ pub(crate) fn wait_with(
         }
         let longest = match spin.rhythm.advice(begun.elapsed()) {
             Advice::Spin(span) => {
-                if spins(span.min(left), &ready) {
-                    spin.ended(begun);
+                if let Some(seen) = spins(Instant::now(), span.min(left), &ready) {
+                    spin.ended(seen.saturating_duration_since(begun));
                     return Ok(true);
                 }
                 continue;
@@ -172,7 +175,7 @@ pub(crate) fn wait_with(
             futex_wait(word, left.min(longest))
         });
         if ready() {
-            spin.ended(begun);
+            spin.ended(begun.elapsed());
             return Ok(true);
         }
         alive()?;

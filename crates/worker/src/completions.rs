@@ -131,16 +131,36 @@ impl Server {
         let mut progress = false;
         let mut index = 0;
         while index < self.waiting.len() {
-            match self.check(index) {
+            let checked = self.check(index);
+            if !matches!(checked, Check::Over(_)) || !self.answers_first(index) {
+                self.account();
+            }
+            match checked {
                 Check::NotYet => index += 1,
                 Check::Over(outcome) => {
                     let waiting = self.waiting.remove(index);
                     self.complete(waiting, outcome);
+                    self.account();
                     progress = true;
                 }
             }
         }
         progress
+    }
+
+    /// Whether the program gets the answer of a wait that is over before the work is accounted for: nothing that the answer
+    /// depends on is, and the program waits for it.
+    fn answers_first(&self, index: usize) -> bool {
+        let alone = matches!(self.waiting[index].then, Then::Answer | Then::Bytes { .. });
+        alone && self.gate.is_none() && self.guard.is_none() && self.printing.is_empty()
+    }
+
+    /// Accounts for the marks that were seen to have been passed.
+    fn account(&mut self) {
+        while let Some(mark) = self.passed.pop() {
+            self.queues.complete(mark.stream, mark.count);
+            self.unmark(mark);
+        }
     }
 
     fn check(&mut self, index: usize) -> Check {
@@ -150,10 +170,7 @@ impl Server {
         } = &waiting.then
         {
             if buffer.word(DONE_AT).load(Ordering::Acquire) != 0 {
-                for mark in std::mem::take(&mut waiting.marks) {
-                    self.queues.complete(mark.stream, mark.count);
-                    self.unmark(mark);
-                }
+                self.passed.append(&mut waiting.marks);
                 return Check::Over(Ok(()));
             }
             waiting.looks += 1;
@@ -174,8 +191,7 @@ impl Server {
             match asked {
                 Ok(()) => {
                     self.waiting[index].marks.pop();
-                    self.queues.complete(mark.stream, mark.count);
-                    self.unmark(mark);
+                    self.passed.push(mark);
                 }
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
                 // Work of other contexts goes on and is waited for, because the follow-up may free memory that it uses.

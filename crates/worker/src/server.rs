@@ -23,7 +23,7 @@ use crate::printing;
 use crate::queues::{Queues, Work};
 use crate::scratch::{EventPool, Scratch, Staging};
 use crate::trace::Recorder;
-use crate::waiting::Waiting;
+use crate::waiting::{Mark, Waiting};
 
 /// Requests of the conversation to a running server.
 #[derive(Default)]
@@ -83,6 +83,8 @@ pub(crate) struct Server {
     /// Events that are gone for the program and still waited for.
     pub retired: Vec<EventHandle>,
     pub waiting: Vec<Waiting>,
+    /// Marks that were seen to have been passed, and are not accounted for yet.
+    pub passed: Vec<Mark>,
     /// Marks among them that have no event.
     pub light: usize,
     pub queues: Queues,
@@ -161,6 +163,7 @@ impl Server {
             events: EventPool::default(),
             retired: Vec::new(),
             waiting: Vec::new(),
+            passed: Vec::new(),
             light: 0,
             queues: Queues::default(),
             lot: Lot::default(),

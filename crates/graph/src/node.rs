@@ -112,3 +112,33 @@ pub struct MemOp {
     /// 64-bit rather than 32-bit.
     pub wide: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_encoded_as_the_lists_of_older_images() {
+        let value: Vec<u8> = (0..64).map(|it| it * 4).collect();
+        let params: Vec<u8> = (0..=255).collect();
+        let node = KernelNode {
+            function: FunctionId::from_raw(300),
+            context: ContextId::from_raw(2),
+            grid: [1, 2, 300],
+            block: [128, 1, 1],
+            shared_bytes: 40_000,
+            params: params.clone(),
+            attributes: vec![LaunchAttribute {
+                id: 4,
+                value: value.clone(),
+            }],
+        };
+        let shape = (node.grid, node.block, node.shared_bytes);
+        let attributes = vec![(4_u32, value)];
+        let lists = (node.function, node.context, shape, params, attributes);
+        let encoded = postcard::to_stdvec(&node).expect("encoded");
+        assert_eq!(encoded, postcard::to_stdvec(&lists).expect("encoded"));
+        let decoded: KernelNode = postcard::from_bytes(&encoded).expect("decoded");
+        assert_eq!(decoded, node);
+    }
+}

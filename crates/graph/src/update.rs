@@ -226,7 +226,6 @@ pub fn assign_inside(
         // Nodes may have other names in `after`.
         let after = updated(child, after).map_err(|error| error.reason)?;
         found.clear();
-        path.truncate(way.len() + 1);
         let alone = differ_in_kernels(child, &after, &mut path, &mut found);
         *child = after;
         return Ok(alone.then_some(found));

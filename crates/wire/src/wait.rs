@@ -65,10 +65,10 @@ impl Spin {
             return Some(begun);
         }
         let span = Duration::from_micros(u64::from(budget));
-        match spins(begun, span, ready) {
-            Some(seen) => self.ended(seen.saturating_duration_since(begun)),
-            None => return Some(begun),
-        }
+        let Some(seen) = spins(begun, span, ready) else {
+            return Some(begun);
+        };
+        self.ended(seen.saturating_duration_since(begun));
         None
     }
 

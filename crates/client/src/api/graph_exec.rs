@@ -15,7 +15,7 @@ use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::link::fault;
 use crate::object::context::current;
-use crate::object::graphs::{Exec, Stale};
+use crate::object::graphs::{Exec, Stale, State};
 use crate::object::session::{Session, session};
 use crate::object::user_objects::HeldObjects;
 use crate::result::Result;
@@ -170,11 +170,7 @@ driver_api! {
         node: sys::CUgraphNode,
         child: sys::CUgraph,
     ) {
-        {
-            let mut graphs = session()?.graphs.lock();
-            graphs.set_exec_child(exec, of(node), of(child))?;
-            lower::kernels_changed(of(exec), graphs.exec(exec)?)?;
-        }
+        set_kernels(exec, |graphs| graphs.set_exec_child(exec, of(node), of(child)))?;
         adopt_child(exec, of(node), of(child))
     }
 
@@ -226,13 +222,20 @@ pub(super) fn set_kernel(
     node: sys::CUgraphNode,
     new: KernelNode,
 ) -> Result {
+    set_kernels(exec, |graphs| {
+        let NodeKind::Kernel(defined) = graphs.kind(of(node))? else {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        };
+        let attributes = defined.attributes.clone();
+        let new = NodeKind::Kernel(KernelNode { attributes, ..new });
+        graphs.set_exec(exec, of(node), &new)
+    })
+}
+
+/// Has `set` change kernels of an executable graph, and tells the worker of them if they are enough.
+fn set_kernels(exec: sys::CUgraphExec, set: impl FnOnce(&mut State) -> Result) -> Result {
     let mut graphs = session()?.graphs.lock();
-    let NodeKind::Kernel(defined) = graphs.kind(of(node))? else {
-        return Err(sys::CUDA_ERROR_INVALID_VALUE);
-    };
-    let attributes = defined.attributes.clone();
-    let new = NodeKind::Kernel(KernelNode { attributes, ..new });
-    graphs.set_exec(exec, of(node), &new)?;
+    set(&mut graphs)?;
     lower::kernels_changed(of(exec), graphs.exec(exec)?)
 }
 

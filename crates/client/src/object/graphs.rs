@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, StreamRef};
 use fermata_abi::sys::driver as sys;
-use fermata_graph::update::{assign, assign_inside};
+use fermata_graph::update::{Reason, assign, assign_inside};
 use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -114,8 +114,16 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Notes what has changed: these kernels, or more.
-    fn note(&mut self, kernels: Option<Vec<Place>>) {
+    /// Has `set` change the node `id` of the graph at `way`, and notes what it says has changed: kernels, or more.
+    fn change(
+        &mut self,
+        way: &[NodeId],
+        id: NodeId,
+        set: impl FnOnce(&mut NodeKind) -> std::result::Result<Option<Vec<Place>>, Reason>,
+    ) -> Result {
+        let inner = self.graph.inner_mut(way).map_err(refused)?;
+        let changed = set(inner.kind_mut(id).map_err(refused)?);
+        let kernels = changed.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
         match kernels.filter(|_| self.changed.len() < MOST_CHANGED) {
             Some(kernels) if kernels.is_empty() => {}
             Some(kernels) => {
@@ -124,6 +132,7 @@ impl Exec {
             }
             None => self.stale = self.stale.max(Stale::Parameters),
         }
+        Ok(())
     }
 }
 
@@ -430,12 +439,8 @@ impl State {
         kind: &NodeKind,
     ) -> Result {
         let (path, id) = self.path(node)?;
-        let exec = self.exec(exec)?;
-        let inner = exec.graph.inner_mut(&path).map_err(refused)?;
-        let before = inner.kind_mut(id).map_err(refused)?;
-        let changed = assign(&path, id, before, kind);
-        exec.note(changed.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?);
-        Ok(())
+        let set = |node: &mut NodeKind| assign(&path, id, node, kind);
+        self.exec(exec)?.change(&path, id, set)
     }
 
     /// Sets the graph inside a node of an executable graph.
@@ -449,13 +454,10 @@ impl State {
         let child = find(&self.roots, &self.graphs, child)?;
         let exec = self.execs.get_mut(&handles::of(exec));
         let exec = exec.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let inner = exec.graph.inner_mut(&path).map_err(refused)?;
-        let NodeKind::ChildGraph(inside) = inner.kind_mut(id).map_err(refused)? else {
-            return Err(sys::CUDA_ERROR_INVALID_VALUE);
-        };
-        let changed = assign_inside(&path, id, inside, child);
-        exec.note(changed.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?);
-        Ok(())
+        exec.change(&path, id, |node| match node {
+            NodeKind::ChildGraph(inside) => assign_inside(&path, id, inside, child),
+            _ => Err(Reason::Kind),
+        })
     }
 }
 

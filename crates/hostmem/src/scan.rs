@@ -5,11 +5,14 @@
 //! | `private` | pages with content of the process's own |
 //! | `protect` | those written since they were last protected, which protects them again |
 //! | `changed` | pages written or gone since: fast, for large mappings that hardly change |
+//!
+//! The same file says in which frame of memory a page lies (`frames`).
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 
 use crate::maps::Kind;
@@ -28,6 +31,10 @@ const GUARD: u64 = 1 << 8;
 const PROTECT: u64 = 1 << 0;
 /// Fail with `EPERM` where nothing is tracked.
 const ONLY_TRACKED: u64 = 1 << 1;
+
+/// In an entry of the file (Documentation/admin-guide/mm/pagemap.rst): the page is in memory, and in which frame.
+const IN_MEMORY: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
 
 /// Regions that one call can return.
 const REGIONS: usize = 4096;
@@ -138,6 +145,20 @@ impl Pagemap {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// The frame of each page of `range`; none of one that is not in memory, and without `CAP_SYS_ADMIN` none of any.
+    pub fn frames(&self, range: &Range<u64>) -> io::Result<Vec<Option<u64>>> {
+        let pages = (range.end - range.start) / crate::PAGE;
+        let mut bytes = vec![0; pages as usize * 8];
+        let offset = range.start / crate::PAGE * 8;
+        self.file.read_exact_at(&mut bytes, offset)?;
+        let frame = |entry: &[u8; 8]| {
+            let entry = u64::from_le_bytes(*entry);
+            let frame = entry & FRAME;
+            (entry & IN_MEMORY != 0 && frame != 0).then_some(frame)
+        };
+        Ok(bytes.as_chunks().0.iter().map(frame).collect())
     }
 
     fn ask(&mut self, range: &Range<u64>, question: ScanArgument) -> io::Result<Vec<Pages>> {

@@ -45,6 +45,31 @@ pub struct Extent {
     pub offset: u64,
 }
 
+/// Where in a copy, of which these are the extents, `pages` are; both ascend.
+///
+/// # Errors
+/// The first address that it has not.
+pub fn select(extents: &[Extent], pages: &[Range<u64>]) -> std::result::Result<Vec<Extent>, u64> {
+    let mut selected = Vec::new();
+    for wanted in pages {
+        let mut at = wanted.start;
+        let first = extents.partition_point(|it| it.range.end <= at);
+        for extent in &extents[first..] {
+            if at == wanted.end || at < extent.range.start {
+                break;
+            }
+            let range = at..wanted.end.min(extent.range.end);
+            let offset = extent.offset + (at - extent.range.start);
+            at = range.end;
+            selected.push(Extent { range, offset });
+        }
+        if at != wanted.end {
+            return Err(at);
+        }
+    }
+    Ok(selected)
+}
+
 /// An exact copy of what was tracked of a process.
 #[derive(Debug)]
 pub struct Copied {
@@ -470,4 +495,26 @@ fn contains(range: &Range<u64>, part: &Range<u64>) -> bool {
 fn within(set: &RangeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
     let part = |it: &Range<u64>| it.start.max(range.start)..it.end.min(range.end);
     set.overlapping(range).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_copy_are_found_or_named() {
+        let extent = |pages: Range<u64>, at: u64| Extent {
+            range: pages.start * PAGE..pages.end * PAGE,
+            offset: at * PAGE,
+        };
+        let pages = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
+        let all = [extent(10..14, 0), extent(14..16, 8), extent(20..22, 4)];
+        let found = select(&all, &[pages(11..15), pages(20..21)]);
+        let expected = [extent(11..14, 1), extent(14..15, 8), extent(20..21, 4)];
+        assert_eq!(found.as_deref(), Ok(&expected[..]));
+        assert_eq!(select(&all, &[]), Ok(Vec::new()));
+        for (lacking, first) in [(9..11, 9), (15..21, 16), (21..23, 22), (30..31, 30)] {
+            assert_eq!(select(&all, &[pages(lacking)]), Err(first * PAGE));
+        }
+    }
 }

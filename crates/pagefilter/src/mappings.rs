@@ -1,11 +1,11 @@
 //! CRIU's question for mappings.
 //!
 //! CRIU reads `/proc/PID/smaps` for the flags of mappings, and the kernel counts every page of the process for it, 15 to 20 ms
-//! for each GiB. The daemon has a faster way (`fermata-hostmem`, `mappings`): it is asked for a file with the lines that CRIU
-//! reads.
+//! for each GiB. The daemon has a faster way (`fermata-hostmem`, `smaps`): it is asked for a file with the lines that CRIU
+//! reads. With it may come a list of pages that need not be dumped (`inherited`).
 //!
 //! ```text
-//!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID and a descriptor: that is the answer
+//!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID, a descriptor, perhaps a list: the first is the answer
 //!                                                            └► PID: none; so is no answer within a second: the system call
 //! ```
 //! An answer that comes late would be taken for that to the next question. So after a question without an answer to it this
@@ -16,6 +16,9 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr;
 
 use libc::{c_char, c_int, c_uint, c_void};
+
+use crate::inherited;
+use crate::process::{number, read_link};
 
 /// The conversation with the daemon in a CRIU of ours.
 const DAEMON: Daemon = Daemon {
@@ -59,44 +62,17 @@ pub unsafe extern "C" fn openat64(
 fn ask(folder: c_int) -> Option<c_int> {
     let mut target = [0; 64];
     let length = read_link(folder, &mut target)?;
-    DAEMON.ask(number(target.get(..length)?)?)
-}
-
-/// Where `/proc/self/fd/N` leads; the bytes written.
-fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
-    const FOLDER: &[u8] = b"/proc/self/fd/";
-    let mut path = [0; FOLDER.len() + 11];
-    path[..FOLDER.len()].copy_from_slice(FOLDER);
-    let mut rest = u32::try_from(descriptor).ok()?;
-    let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
-    for place in path
-        .get_mut(FOLDER.len()..FOLDER.len() + digits)?
-        .iter_mut()
-        .rev()
-    {
-        *place = b'0' + (rest % 10) as u8;
-        rest /= 10;
+    let pid = number(target.get(..length)?)?;
+    let [file, list] = DAEMON.ask(pid)?;
+    if list >= 0 {
+        inherited::take(pid, list);
     }
-    // SAFETY: the path ends with a zero; the buffer is as long as is said.
-    let length = unsafe {
-        libc::readlink(
-            path.as_ptr().cast(),
-            target.as_mut_ptr().cast(),
-            target.len(),
-        )
-    };
-    usize::try_from(length).ok()
-}
-
-/// The decimal number behind the last slash.
-fn number(path: &[u8]) -> Option<&[u8]> {
-    let name = path.rsplit(|byte| *byte == b'/').next()?;
-    (!name.is_empty() && name.iter().all(u8::is_ascii_digit)).then_some(name)
+    Some(file)
 }
 
 impl Daemon {
-    /// The answer for process `pid`, in decimal.
-    fn ask(&self, pid: &[u8]) -> Option<c_int> {
+    /// The answer for process `pid`, in decimal, and the list that comes with it, or -1.
+    fn ask(&self, pid: &[u8]) -> Option<[c_int; 2]> {
         // SAFETY: the value is as long as is said.
         let set = unsafe {
             let time = (&raw const self.time).cast();
@@ -120,20 +96,22 @@ impl Daemon {
             return None;
         }
         let mut answer = [0; MOST_BYTES];
-        let (length, file) = self.receive(&mut answer);
+        let (length, files) = self.receive(&mut answer);
         if length.and_then(|it| answer.get(..it)) == Some(pid) {
-            return file;
+            return (files[0] >= 0).then_some(files);
         }
-        // SAFETY: the calls take numbers only; the descriptor came with the message, and nothing else has it.
+        // SAFETY: the calls take numbers only; the descriptors came with the message, and nothing else has them.
         unsafe {
             libc::shutdown(self.socket, libc::SHUT_RDWR);
-            file.map(|it| libc::close(it));
+            for file in files {
+                libc::close(file);
+            }
         }
         None
     }
 
-    /// The bytes of the next message, none if none comes in time, and its descriptor.
-    fn receive(&self, text: &mut [u8]) -> (Option<usize>, Option<c_int>) {
+    /// The bytes of the next message, none if none comes in time, and its descriptors, -1 for each that it lacks.
+    fn receive(&self, text: &mut [u8]) -> (Option<usize>, [c_int; 2]) {
         #[repr(align(8))]
         struct Control([u8; 64]);
         let mut part = libc::iovec {
@@ -150,19 +128,31 @@ impl Daemon {
         let flags = libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the message names live buffers with their lengths.
         let received = unsafe { libc::recvmsg(self.socket, &raw mut message, flags) };
+        let mut files = [-1; 2];
         let Ok(length) = usize::try_from(received) else {
-            return (None, None);
+            return (None, files);
         };
-        // SAFETY: the kernel has filled the message; a header that it gives lies in `control`, and so does the descriptor
-        // behind one of this kind.
-        let file = unsafe {
+        // SAFETY: the kernel has filled the message; a header that it gives lies in `control`, and so do the descriptors behind
+        // one of this kind, of which its length tells the number.
+        unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             let is_rights = !header.is_null()
                 && (*header).cmsg_level == libc::SOL_SOCKET
                 && (*header).cmsg_type == libc::SCM_RIGHTS;
-            is_rights.then(|| ptr::read_unaligned(libc::CMSG_DATA(header).cast::<c_int>()))
-        };
-        (Some(length), file)
+            if is_rights {
+                let bytes =
+                    ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(header).cast::<c_int>();
+                for (at, file) in files
+                    .iter_mut()
+                    .take(bytes / size_of::<c_int>())
+                    .enumerate()
+                {
+                    *file = ptr::read_unaligned(first.add(at));
+                }
+            }
+        }
+        (Some(length), files)
     }
 }
 
@@ -198,93 +188,82 @@ mod tests {
         (daemon, ends)
     }
 
-    /// Sends an answer with the reading end of a pipe that holds `content`, if there is some; whether it could be sent.
-    fn answer(end: &OwnedFd, text: &[u8], content: Option<&[u8]>) -> bool {
-        let file = content.map(|content| {
+    /// Sends an answer with the reading ends of pipes that hold `contents`; whether it could be sent.
+    fn answer(end: &OwnedFd, text: &[u8], contents: &[&[u8]]) -> bool {
+        let file = |content: &&[u8]| {
             let (reader, mut writer) = std::io::pipe().expect("a pipe");
             writer.write_all(content).expect("written");
             reader
-        });
+        };
+        let files: Vec<_> = contents.iter().map(file).collect();
         let mut part = libc::iovec {
             iov_base: text.as_ptr().cast_mut().cast(),
             iov_len: text.len(),
         };
         let mut control = [0_u64; 3];
+        let bytes = size_of::<c_int>() * files.len();
         // SAFETY: all zeros are a message without parts; then it names live buffers with their lengths, of which the second
-        // has space for one descriptor.
+        // has space for two descriptors.
         unsafe {
             let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
             message.msg_iov = &raw mut part;
             message.msg_iovlen = 1;
-            if let Some(file) = &file {
+            if !files.is_empty() {
                 message.msg_control = control.as_mut_ptr().cast();
-                message.msg_controllen = libc::CMSG_SPACE(4) as usize;
+                message.msg_controllen = libc::CMSG_SPACE(bytes as u32) as usize;
                 let header = libc::CMSG_FIRSTHDR(&raw const message);
                 (*header).cmsg_level = libc::SOL_SOCKET;
                 (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
-                ptr::write_unaligned(libc::CMSG_DATA(header).cast(), file.as_raw_fd());
+                (*header).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+                let first = libc::CMSG_DATA(header).cast::<c_int>();
+                for (at, file) in files.iter().enumerate() {
+                    ptr::write_unaligned(first.add(at), file.as_raw_fd());
+                }
             }
             libc::sendmsg(end.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) >= 0
         }
+    }
+
+    fn read(file: c_int) -> String {
+        let mut text = String::new();
+        // SAFETY: a descriptor of this test's own.
+        let mut file = unsafe { File::from_raw_fd(file) };
+        file.read_to_string(&mut text).expect("read");
+        text
     }
 
     #[test]
     fn an_answer_is_the_file_of_the_process_that_was_asked_for() {
         let (daemon, [_ours, theirs]) = conversation();
         // The daemon may have no file for one; the next ones are asked for all the same.
-        assert!(answer(&theirs, b"7", None));
+        assert!(answer(&theirs, b"7", &[]));
         assert_eq!(daemon.ask(b"7"), None);
-        assert!(answer(&theirs, b"8", Some(b"of 8")));
-        let file = daemon.ask(b"8").expect("a file");
-        let mut text = String::new();
-        // SAFETY: a descriptor of this test's own.
-        let mut file = unsafe { File::from_raw_fd(file) };
-        file.read_to_string(&mut text).expect("read");
-        assert_eq!(text, "of 8");
+        assert!(answer(&theirs, b"8", &[b"of 8"]));
+        let [file, list] = daemon.ask(b"8").expect("a file");
+        assert_eq!((read(file), list), ("of 8".to_owned(), -1));
+        assert!(answer(&theirs, b"9", &[b"of 9", b"pages"]));
+        let files = daemon.ask(b"9").expect("two files");
+        assert_eq!(files.map(read), ["of 9", "pages"]);
     }
 
     #[test]
     fn a_late_answer_is_not_that_of_the_next_process() {
         let (daemon, [_ours, theirs]) = conversation();
         assert_eq!(daemon.ask(b"7"), None);
-        answer(&theirs, b"7", Some(b"of 7"));
+        answer(&theirs, b"7", &[b"of 7"]);
         assert_eq!(daemon.ask(b"8"), None);
         // Nothing more is asked, and the daemon's thread ends.
         assert_eq!(daemon.ask(b"7"), None);
-        assert!(!answer(&theirs, b"7", None));
+        assert!(!answer(&theirs, b"7", &[]));
     }
 
     #[test]
     fn an_answer_for_another_process_is_refused() {
         let (daemon, [_ours, theirs]) = conversation();
-        assert!(answer(&theirs, b"7", Some(b"of 7")));
-        assert!(answer(&theirs, b"8", Some(b"of 8")));
+        assert!(answer(&theirs, b"7", &[b"of 7"]));
+        assert!(answer(&theirs, b"8", &[b"of 8"]));
         assert_eq!(daemon.ask(b"8"), None);
         assert_eq!(daemon.ask(b"8"), None);
-    }
-
-    #[test]
-    fn a_process_is_named_by_its_folder() {
-        assert_eq!(number(b"/proc/123"), Some(&b"123"[..]));
-        assert_eq!(number(b"/7"), Some(&b"7"[..]));
-        for other in [&b"/proc"[..], b"/proc/1a", b"/proc/", b""] {
-            assert_eq!(number(other), None);
-        }
-    }
-
-    #[test]
-    fn a_descriptor_is_found_by_its_number() {
-        for number in [0, 9, 10, 123] {
-            let mut target = [0; 64];
-            // SAFETY: a copy of standard output at a number that this test may take.
-            let own = unsafe { libc::fcntl(1, libc::F_DUPFD, number) };
-            assert!(own >= number && read_link(own, &mut target).is_some_and(|it| it > 0));
-            // SAFETY: the copy is this test's own.
-            unsafe { libc::close(own) };
-            assert_eq!(read_link(own, &mut target), None);
-        }
-        assert_eq!(read_link(-1, &mut [0; 64]), None);
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //!
 //! CRIU asks the kernel by one call, `ioctl(PAGEMAP_SCAN)`, which pages of a mapping have content. This library answers
 //! that call by the kernel as well, with one condition more: the mapping must not be write-protected by an asynchronous
-//! userfaultfd. Such mappings are those that `fermata-hostmem` tracks; for all others nothing changes.
+//! userfaultfd. Such mappings are those that `fermata-hostmem` tracks. Of a process with a list of pages that need not be dumped
+//! (`inherited`), the kernel is asked about what lies between them. For all others nothing changes.
 
 use libc::{c_int, c_long, c_ulong, c_void};
+
+use crate::inherited::{self, Pages};
 
 /// `PAGEMAP_SCAN`, from Linux 6.7 on.
 const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
@@ -32,6 +35,15 @@ struct Scan {
     mask: u64,
     any: u64,
     returned: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
 }
 
 /// CRIU's question for pages with content, with the condition; none for other questions.
@@ -64,15 +76,54 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         return call(argument) as c_int;
     }
     // SAFETY: an argument of this request is a `struct pm_scan_arg`, aligned by the line above.
-    match narrowed(unsafe { &*scan }) {
-        None => call(argument) as c_int,
-        Some(mut own) => {
-            let answer = call((&raw mut own).cast());
-            // SAFETY: as above; the kernel writes this field, too.
-            unsafe { (*scan).walk_end = own.walk_end };
-            answer as c_int
+    let Some(question) = narrowed(unsafe { &*scan }) else {
+        return call(argument) as c_int;
+    };
+    let kernel = |question: &mut Scan| call((&raw mut *question).cast());
+    let (answer, walk_end) = inherited::with(fd, |out| around(question, out, kernel));
+    // SAFETY: as above; the kernel writes this field, too.
+    unsafe { (*scan).walk_end = walk_end };
+    answer as c_int
+}
+
+/// Asks `kernel` this question about what lies between the pages that are left out; its answer, and where it ends. The regions
+/// are in the question's own vector, as those of one answer.
+fn around(
+    question: Scan,
+    out: &[Pages],
+    mut kernel: impl FnMut(&mut Scan) -> c_long,
+) -> (c_long, u64) {
+    let first = out.partition_point(|[_, end]| *end <= question.start);
+    let mut out = out[first..].iter();
+    let (mut at, mut told) = (question.start, 0_u64);
+    while at < question.end {
+        let [start, end] = match out.next() {
+            Some([start, end]) => [*start.min(&question.end), *end.min(&question.end)],
+            None => [question.end; 2],
+        };
+        if at < start {
+            let mut part = Scan {
+                start: at,
+                end: start,
+                walk_end: 0,
+                vec: question.vec + told * size_of::<Region>() as u64,
+                vec_len: question.vec_len - told,
+                ..question
+            };
+            let Ok(count) = u64::try_from(kernel(&mut part)) else {
+                return (-1, at);
+            };
+            told += count;
+            if part.walk_end < start {
+                return (told as c_long, part.walk_end);
+            }
+            if told == question.vec_len {
+                return (told as c_long, start);
+            }
         }
+        at = end;
     }
+    (told as c_long, question.end)
 }
 
 #[cfg(test)]
@@ -113,5 +164,95 @@ mod tests {
         for other in [guards, protects, longer] {
             assert_eq!(narrowed(&other), None);
         }
+    }
+    /// Answers like a kernel for which the pages of `own` have content, in `vector`.
+    fn asks(start: u64, end: u64, out: &[Pages], vector: &mut [Region]) -> (c_long, u64) {
+        const OWN: [Pages; 3] = [[0x1000, 0x4000], [0x6000, 0x7000], [0x8000, 0xa000]];
+        let question = Scan {
+            start,
+            end,
+            vec: vector.as_mut_ptr() as u64,
+            vec_len: vector.len() as u64,
+            ..ASKED
+        };
+        let base = question.vec;
+        around(question, out, |part| {
+            assert!(part.start < part.end && part.vec_len > 0);
+            let mut at = (part.vec - base) as usize / size_of::<Region>();
+            let before = at;
+            for [start, end] in OWN.map(|[a, b]| [a.max(part.start), b.min(part.end)]) {
+                if at == vector.len() {
+                    part.walk_end = start.max(part.start);
+                    return (at - before) as c_long;
+                }
+                if start < end {
+                    vector[at] = Region {
+                        start,
+                        end,
+                        categories: 2,
+                    };
+                    at += 1;
+                }
+            }
+            part.walk_end = part.end;
+            (at - before) as c_long
+        })
+    }
+
+    fn told(start: u64, end: u64, out: &[Pages], most: usize) -> (Vec<Pages>, u64) {
+        let mut vector = vec![Region::default(); most];
+        let (count, walk_end) = asks(start, end, out, &mut vector);
+        let regions = vector[..count as usize].iter();
+        (regions.map(|it| [it.start, it.end]).collect(), walk_end)
+    }
+
+    #[test]
+    fn pages_of_another_process_are_left_out() {
+        let all = [[0x1000, 0x4000], [0x6000, 0x7000], [0x8000, 0xa000]];
+        assert_eq!(told(0, 0xb000, &[], 9), (all.to_vec(), 0xb000));
+        // In the middle, at the beginning, beyond the end, and where nothing is asked.
+        let out = [
+            [0x800, 0x900],
+            [0x2000, 0x3000],
+            [0x6000, 0x7000],
+            [0x9000, 0xf000],
+            [0xf800, 0xf900],
+        ];
+        let rest = vec![[0x1000, 0x2000], [0x3000, 0x4000], [0x8000, 0x9000]];
+        assert_eq!(told(0x1000, 0xb000, &out, 9), (rest.clone(), 0xb000));
+        assert_eq!(told(0x1000, 0xb000, &out, 3), (rest, 0x9000));
+        assert_eq!(told(0x2000, 0x3000, &out, 9), (vec![], 0x3000));
+        assert_eq!(
+            told(0x2000, 0x4000, &out, 9),
+            (vec![[0x3000, 0x4000]], 0x4000)
+        );
+        assert_eq!(told(0x6000, 0x7000, &[[0, 0x10000]], 9), (vec![], 0x7000));
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_goes_on_where_it_ended() {
+        let out = [[0x2000, 0x3000]];
+        for most in 1..5 {
+            let (mut all, mut at) = (Vec::new(), 0);
+            while at < 0xb000 {
+                let (some, end) = told(at, 0xb000, &out, most);
+                assert!(end > at, "it comes to an end");
+                all.extend(some);
+                at = end;
+            }
+            let rest = [
+                [0x1000, 0x2000],
+                [0x3000, 0x4000],
+                [0x6000, 0x7000],
+                [0x8000, 0xa000],
+            ];
+            assert_eq!(all, rest);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_is_the_answer() {
+        let failed = around(ASKED, &[[0x2000, 0x3000]], |_| -1);
+        assert_eq!(failed, (-1, 0x1000));
     }
 }

@@ -15,7 +15,8 @@ use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
 /// `stop` it ends, after it has held every page against that order, and a mapping against its advice. A child does the same.
-/// With an argument neither rests.
+/// With the argument `on` neither rests. With `forks` the parent always has one more child, which goes on with what it has from
+/// its parent for a moment, and holds it against that order.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -57,13 +58,26 @@ static long kept(const char *wiped) {
     waitpid(child, &status, 0);
     return status;
 }
-static long run(size_t pages, const char *name, int rests) {
+static long heir(Area *a, Area *b) {
+    pid_t child = fork();
+    for (int i = 0; i < 60; i++) {
+        step(a);
+        step(b);
+        usleep(1000);
+    }
+    if (!child) _exit(wrong(a) + wrong(b) != 0);
+    int status;
+    waitpid(child, &status, 0);
+    return status != 0;
+}
+static long run(size_t pages, const char *name, int rests, int forks) {
     char *wiped = (char *)map(4);
     madvise(wiped, 4 * PAGE, MADV_WIPEONFORK);
     wiped[PAGE] = 1;
     Area big = area(map(pages), pages), data = area(table, 64), own = area(map(300), 300);
     printf("%s runs\n", name);
     fflush(stdout);
+    long bad = 0;
     while (access("stop", F_OK)) {
         for (int i = 0; i < 64; i++) step(&big);
         step(&data);
@@ -75,16 +89,18 @@ static long run(size_t pages, const char *name, int rests) {
             munmap(mmap(old, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 300 * PAGE);
         }
         if (rests) usleep(200);
+        if (forks) bad += heir(&big, &data);
     }
-    long bad = wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
+    bad += wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
     printf("%s: %ld words are wrong\n", name, bad);
     fflush(stdout);
     return bad;
 }
 int main(int argc, char **argv) {
     pid_t child = fork();
-    if (!child) return run(8 << 8, "child", argc < 2) != 0;
-    long bad = run(100 << 8, "parent", argc < 2);
+    int rests = argc < 2 || strcmp(argv[1], "on"), forks = argc > 1 && !strcmp(argv[1], "forks");
+    if (!child) return run(8 << 8, "child", rests, 0) != 0;
+    long bad = run(100 << 8, "parent", rests, forks);
     int status;
     waitpid(child, &status, 0);
     return bad || status;
@@ -186,6 +202,27 @@ fn memory_that_is_written_without_a_rest_comes_back_as_it_was_at_the_stop() -> R
         take(&scene, "rewrite", image)?;
     }
     check_copied(&scene)?;
+    check_whole(&scene, "rewrite")?;
+    for image in ["first", "second"] {
+        let again = format!("again-{image}");
+        scene.fermata().restore(image, &again, Device::Soft)?;
+        check_whole(&scene, &again)?;
+    }
+    scene.close()
+}
+
+#[test]
+fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_copy() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite", &["forks"])?;
+    for image in ["first", "second"] {
+        take(&scene, "rewrite", image)?;
+        std::thread::sleep(std::time::Duration::from_millis(41));
+    }
+    check_copied(&scene)?;
+    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let shared = log.matches("is that of their parents").count();
+    ensure!(shared > 0, "{log}");
     check_whole(&scene, "rewrite")?;
     for image in ["first", "second"] {
         let again = format!("again-{image}");

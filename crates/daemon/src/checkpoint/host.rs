@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::taking::Taking;
 use crate::criu;
@@ -159,9 +159,11 @@ impl Taking<'_> {
                 "cannot copy the temporary files of the program".into()
             })
         };
+        let left_out = dumping.left_out();
         let mut still = || {
             if let Some(copy) = &mut copy {
-                self.phases.time("host last", || copy.last(root))?;
+                let last = || copy.last(root, &left_out.take());
+                self.phases.time("host last", last)?;
             }
             files()
         };
@@ -180,6 +182,10 @@ impl Taking<'_> {
         }
         // After a failure below, the program runs on before this returns.
         let Done { stopped, held } = dumped.map_err(|failure| self.explained(failure))?;
+        let bytes = copy.as_ref().map_or(0, HostCopy::inherited_bytes);
+        if bytes > 0 {
+            info!(session = %self.session.name, bytes, "memory of processes that began meanwhile is that of their parents");
+        }
         let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
         let connections =
             dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;

@@ -15,7 +15,7 @@ pub(crate) mod environment;
 pub(crate) mod files;
 pub(crate) mod kept_logs;
 pub(crate) mod kerndat;
-mod mappings;
+pub(crate) mod mappings;
 pub(crate) mod pstree;
 pub(crate) mod rpc;
 
@@ -36,6 +36,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use self::kerndat::Kerndat;
+use self::mappings::Tree;
 use self::rpc::{
     CriuCgMode, CriuNetworkLockMethod, CriuOpts, CriuReq, CriuReqType, CriuResp, InheritFd,
 };
@@ -235,13 +236,13 @@ impl Criu {
         u32::try_from(pid).or_fail(FailureKind::Internal, || "CRIU restored no process".into())
     }
 
-    /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some. With the root of a tree it passes over memory of
-    /// that tree that is tracked. It leads a process group, so that [`crate::criu::end::end`] finds the children that it leaves.
+    /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some. With a tree it passes over memory of that tree
+    /// that is tracked. It leads a process group, so that [`crate::criu::end::end`] finds the children that it leaves.
     pub(crate) fn start(
         &self,
         foreign: Option<Vec<OwnedFd>>,
         theirs: OwnedFd,
-        filtered: Option<u32>,
+        filtered: Option<Tree>,
     ) -> Result<Child> {
         let mut command = match &foreign {
             None => command(&self.command),
@@ -260,11 +261,11 @@ impl Criu {
             .stderr(Stdio::null())
             .process_group(0);
         environment::clean(&mut command);
-        let filter = self.filter.as_ref().zip(filtered);
-        if let Some((filter, _)) = filter {
+        let mut mappings = None;
+        if let Some((filter, tree)) = self.filter.as_ref().zip(filtered) {
             command.env("LD_PRELOAD", filter);
+            mappings = mappings::serve(tree);
         }
-        let mappings = filter.and_then(|(_, root)| mappings::serve(root));
         let namespaces = foreign.unwrap_or_default();
         sys::prepare(
             &mut command,

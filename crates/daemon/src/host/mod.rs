@@ -6,8 +6,9 @@
 //!    │        little is left   starts       since            become one image
 //!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
 //! ```
-//! A process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop. If the copy fails, so does
-//! the dump that was to leave its pages out, and the dump is taken again without it.
+//! A process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has
+//! in common with the tracked process that has forked it: those are in that one's copy. If the copy fails, so does the dump that
+//! was to leave its pages out, and the dump is taken again without it.
 
 mod helper;
 pub mod pages;
@@ -17,12 +18,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
 use fermata_store::HostMemory;
 
 pub(crate) use self::helper::helper;
+use crate::criu::mappings::Inherited;
 use crate::failure::{OrFail, Result, fail};
 use crate::images::space;
 use crate::proc::{self, ProcessId};
@@ -45,6 +48,8 @@ const MOST_THREADS: usize = 8;
 /// The copy of a session's host memory.
 pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
+    /// Processes that came later, once the program has been stopped.
+    heirs: Vec<Heir>,
     /// Whether the program writes faster than it is copied into a file.
     in_memory: bool,
     /// Whether the program writes faster than it is copied.
@@ -62,6 +67,15 @@ struct Tracked {
     written: u64,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
+}
+
+/// A process with pages that are in the copy of another.
+struct Heir {
+    /// Its number in CRIU's files.
+    inner: u32,
+    /// Which of [`HostCopy::processes`] has them, and where in its copy they are.
+    from: usize,
+    extents: Vec<Extent>,
 }
 
 impl HostCopy {
@@ -105,6 +119,7 @@ impl HostCopy {
         }
         (!processes.is_empty()).then_some(Self {
             processes,
+            heirs: Vec::new(),
             in_memory: false,
             hopeless: false,
             failed: false,
@@ -183,12 +198,14 @@ impl HostCopy {
         copied
     }
 
-    /// Makes the copy exact. Every process of the tree below `root` stands still.
+    /// Makes the copy exact. Every process of the tree below `root` stands still; of those that are not tracked CRIU has left out
+    /// what they have `inherited`.
     ///
     /// # Errors
     /// The copy is of no use; [`Self::has_failed`] from then on.
-    pub fn last(&mut self, root: u32) -> Result<()> {
+    pub fn last(&mut self, root: u32, inherited: &[Arc<Inherited>]) -> Result<()> {
         let last = self.try_last(root);
+        let last = last.and_then(|()| inherited.iter().try_for_each(|it| self.add_heir(it)));
         self.failed = last.is_err();
         last
     }
@@ -220,6 +237,38 @@ impl HostCopy {
         Ok(())
     }
 
+    /// Has the image get what CRIU has left out of a process, from the exact copy of another.
+    fn add_heir(&mut self, inherited: &Inherited) -> Result<()> {
+        let Inherited { pid, from, pages } = inherited;
+        let of = ProcessId::of(*from);
+        let tracked = self.processes.iter().enumerate();
+        let mut exact = tracked.filter_map(|(at, it)| Some((at, it.process, it.exact.as_ref()?)));
+        let exact = exact.find(|(_, process, _)| Some(*process) == of);
+        let Some((from, _, exact)) = exact else {
+            let message =
+                format!("process {from} is tracked by another, and process {pid} has its memory");
+            return Err(fail(FailureKind::Internal, message));
+        };
+        let extents = fermata_hostmem::select(exact, pages).map_err(|address| {
+            let message = format!("the copy lacks the memory of process {pid} at {address:#x}");
+            fail(FailureKind::Internal, message)
+        })?;
+        let ended = || fail(FailureKind::Internal, format!("process {pid} has ended"));
+        let inner = proc::inner_pid(*pid).ok_or_else(ended)?;
+        self.heirs.push(Heir {
+            inner,
+            from,
+            extents,
+        });
+        Ok(())
+    }
+
+    /// Bytes of processes that came later, which are in the copy of another.
+    pub fn inherited_bytes(&self) -> u64 {
+        let extents = self.heirs.iter().flat_map(|it| &it.extents);
+        extents.map(|it| it.range.end - it.range.start).sum()
+    }
+
     /// Whether it was the copy that has failed, not CRIU.
     pub fn has_failed(&self) -> bool {
         self.failed
@@ -231,12 +280,19 @@ impl HostCopy {
             let extents = it.exact.unwrap_or_default();
             (it.inner, it.tracker.release(extents))
         };
-        HostPages(self.processes.into_iter().map(released).collect())
+        HostPages {
+            copies: self.processes.into_iter().map(released).collect(),
+            heirs: self.heirs,
+        }
     }
 }
 
-/// An exact copy of memory that CRIU has left out, by the process's number in CRIU's files.
-pub(crate) struct HostPages(Vec<(u32, fermata_hostmem::Result<Copied>)>);
+/// An exact copy of memory that CRIU has left out.
+pub(crate) struct HostPages {
+    /// By the process's number in CRIU's files.
+    copies: Vec<(u32, fermata_hostmem::Result<Copied>)>,
+    heirs: Vec<Heir>,
+}
 
 impl HostPages {
     /// Makes the copy part of the image in `dir`.
@@ -244,19 +300,38 @@ impl HostPages {
     /// # Errors
     /// There is no image.
     pub fn settle(self, dir: &Path) -> Result<()> {
-        let complete = |(inner, copied): (u32, fermata_hostmem::Result<Copied>)| {
-            let copied = copied?;
-            match copied.extents.is_empty() {
-                true => Ok(()),
-                false => fermata_hostmem::settle(dir, inner, &copied),
-            }
-        };
-        let mut copies = self.0.into_iter();
-        copies
-            .try_for_each(complete)
-            .or_fail(FailureKind::User, || {
-                format!("cannot complete the image in `{}`", dir.display())
-            })
+        let unsettled = || format!("cannot complete the image in `{}`", dir.display());
+        let mut copies = Vec::new();
+        for (inner, copied) in self.copies {
+            let copied = copied.or_fail(FailureKind::User, unsettled)?;
+            settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?;
+            copies.push(copied);
+        }
+        for Heir {
+            inner,
+            from,
+            extents,
+        } in self.heirs
+        {
+            let file = copies[from]
+                .file
+                .try_clone()
+                .or_fail(FailureKind::Internal, unsettled)?;
+            let copied = Copied {
+                file,
+                extents,
+                working_set: Vec::new(),
+            };
+            settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?;
+        }
+        Ok(())
+    }
+}
+
+fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<()> {
+    match copied.extents.is_empty() {
+        true => Ok(()),
+        false => fermata_hostmem::settle(dir, inner, copied),
     }
 }
 

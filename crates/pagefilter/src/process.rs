@@ -1,0 +1,63 @@
+//! Which process a descriptor of CRIU's is about.
+
+use libc::c_int;
+
+/// Where `/proc/self/fd/N` leads; the bytes written.
+pub fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
+    const FOLDER: &[u8] = b"/proc/self/fd/";
+    let mut path = [0; FOLDER.len() + 11];
+    path[..FOLDER.len()].copy_from_slice(FOLDER);
+    let mut rest = u32::try_from(descriptor).ok()?;
+    let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
+    for place in path
+        .get_mut(FOLDER.len()..FOLDER.len() + digits)?
+        .iter_mut()
+        .rev()
+    {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // SAFETY: the path ends with a zero; the buffer is as long as is said.
+    let length = unsafe {
+        libc::readlink(
+            path.as_ptr().cast(),
+            target.as_mut_ptr().cast(),
+            target.len(),
+        )
+    };
+    usize::try_from(length).ok()
+}
+
+/// The decimal number behind the last slash.
+pub fn number(path: &[u8]) -> Option<&[u8]> {
+    let name = path.rsplit(|byte| *byte == b'/').next()?;
+    (!name.is_empty() && name.iter().all(u8::is_ascii_digit)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_named_by_its_folder() {
+        assert_eq!(number(b"/proc/123"), Some(&b"123"[..]));
+        assert_eq!(number(b"/7"), Some(&b"7"[..]));
+        for other in [&b"/proc"[..], b"/proc/1a", b"/proc/", b""] {
+            assert_eq!(number(other), None);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_is_found_by_its_number() {
+        for number in [0, 9, 10, 123] {
+            let mut target = [0; 64];
+            // SAFETY: a copy of standard output at a number that this test may take.
+            let own = unsafe { libc::fcntl(1, libc::F_DUPFD, number) };
+            assert!(own >= number && read_link(own, &mut target).is_some_and(|it| it > 0));
+            // SAFETY: the copy is this test's own.
+            unsafe { libc::close(own) };
+            assert_eq!(read_link(own, &mut target), None);
+        }
+        assert_eq!(read_link(-1, &mut [0; 64]), None);
+    }
+}

@@ -13,16 +13,16 @@
 //!
 //! Whatever cannot be tracked is left to CRIU, inside the stop: shared and huge mappings, mappings that the kernel refuses,
 //! and mappings made since the last pass. The kernel's own flag of a mapping (`PAGE_IS_WPALLOWED`) says who copies it, so
-//! that each page is copied by exactly one of the two (`fermata-pagefilter` is CRIU's half). Of a process that has begun since,
-//! CRIU leaves out what it still has in common with a tracked one ([`inherited()`]).
+//! that each page is copied by exactly one of the two (`fermata-pagefilter` is CRIU's half). Beyond that CRIU leaves out what it is
+//! told (`left_out`).
 #![deny(unsafe_code)]
 
 pub mod demand;
 mod error;
 mod filter;
 mod image;
-mod inherited;
 mod inject;
+mod left_out;
 mod maps;
 mod memory;
 mod overlay;
@@ -37,8 +37,8 @@ mod working_set;
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
 pub use image::settle;
-pub use inherited::inherited;
 pub use inject::{acquire, check_kernel};
+pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};

@@ -114,7 +114,8 @@ impl Overlay {
     pub fn flush(&self, slots: &mut Slots) -> io::Result<()> {
         for (range, place) in self.places.iter() {
             let at = range.start.wrapping_add(*place) as usize;
-            slots.write(range, &self.memory.bytes()[at..at + length(range)])?;
+            let bytes = &self.memory.bytes()[at..at + length(range)];
+            slots.write(std::slice::from_ref(range), bytes)?;
         }
         Ok(())
     }

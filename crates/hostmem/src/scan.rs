@@ -3,6 +3,7 @@
 //! | question | answer |
 //! | --- | --- |
 //! | `private` | pages with content of the process's own |
+//! | `content` | pages with content, and which of them are a file's, and which are tracked |
 //! | `protect` | those written since they were last protected, which protects them again |
 //! | `changed` | pages written or gone since: fast, for large mappings that hardly change |
 //!
@@ -58,6 +59,16 @@ impl Pages {
         self.categories & (WRITTEN | PRESENT) == PRESENT
     }
 
+    /// Whether they are the process's own in a mapping of this kind; for answers to [`Pagemap::content`].
+    pub fn are_own(&self, kind: Kind) -> bool {
+        self.categories & not_own(kind) == 0
+    }
+
+    /// Whether their mapping is tracked, by whomever; for answers to [`Pagemap::content`].
+    pub fn are_tracked(&self) -> bool {
+        self.categories & WP_ALLOWED != 0
+    }
+
     /// Whether they may have been written. A page that was swapped out is, as far as is known.
     pub fn are_written(&self) -> bool {
         self.categories & WRITTEN != 0
@@ -90,6 +101,21 @@ impl Pagemap {
                 mask: not,
                 any: PRESENT | SWAPPED,
                 returned: PRESENT | SWAPPED | WRITTEN,
+                ..ScanArgument::default()
+            },
+        )
+    }
+
+    /// Pages in `range`, of any mappings, with content of whomever.
+    pub fn content(&mut self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
+        let not = not_own(Kind::Anonymous);
+        self.ask(
+            range,
+            ScanArgument {
+                inverted: not,
+                mask: not,
+                any: PRESENT | SWAPPED,
+                returned: PRESENT | SWAPPED | FILE | WP_ALLOWED,
                 ..ScanArgument::default()
             },
         )
@@ -170,11 +196,17 @@ impl Pagemap {
                 end: range.end,
                 ..question
             };
-            let count = match sys::scan(self.file.as_fd(), &mut argument, &mut self.regions) {
+            // The kernel makes room for as many of them, each time.
+            let most = self
+                .regions
+                .len()
+                .min(((range.end - at) / crate::PAGE) as usize);
+            let regions = &mut self.regions[..most];
+            let count = match sys::scan(self.file.as_fd(), &mut argument, regions) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
-            for region in self.regions.iter().take(count) {
+            for region in regions.iter().take(count) {
                 match found.last_mut() {
                     Some(last)
                         if last.range.end == region.start

@@ -11,6 +11,7 @@ use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::error::{Error, Result};
+use crate::left_out::Known;
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
 use crate::overlay::Overlay;
@@ -21,7 +22,7 @@ use crate::working_set::WorkingSet;
 
 /// How long a mapping must have been what it is before it is tracked.
 pub const SETTLED: Duration = Duration::from_millis(100);
-/// Mappings with less content than this are left to CRIU: looking at one in the stop takes as long as dumping it.
+/// Mappings with less content than this are not tracked: they are copied in the stop.
 const LEAST: u64 = 8 * PAGE;
 /// Bytes that are read at once, and the most pieces of memory they may come from.
 const BUFFER: u64 = 1 << 20;
@@ -81,6 +82,9 @@ pub struct Copied {
     pub working_set: Vec<Range<u64>>,
 }
 
+/// A mapping, and what of it has to be copied.
+type Written = (Range<u64>, Vec<Range<u64>>);
+
 /// A process whose private memory is being copied.
 #[derive(Debug)]
 pub struct Tracker {
@@ -96,6 +100,8 @@ pub struct Tracker {
     unmarked: RangeSet<u64>,
     /// The mappings, and since when they are known.
     seen: HashMap<Mapping, Instant>,
+    /// Those that are not worth tracking.
+    little: HashSet<Mapping>,
     working_set: WorkingSet,
     /// What the last pass, in the stop, has found to be written.
     last_written: Vec<Range<u64>>,
@@ -119,6 +125,7 @@ impl Tracker {
             unsure: RangeSet::new(),
             unmarked: RangeSet::new(),
             seen: mappings.into_iter().map(|it| (it, now)).collect(),
+            little: HashSet::new(),
             working_set: WorkingSet::default(),
             last_written: Vec::new(),
             buffer: Vec::new(),
@@ -161,63 +168,122 @@ impl Tracker {
         Ok(passed)
     }
 
-    /// Makes the copy exact. The process must stand still from before this call until CRIU's dump has ended.
+    /// What the last pass knows of the mappings.
+    pub fn known(&self) -> Known {
+        Known {
+            pid: self.pid,
+            tracked: self.registered.clone(),
+            little: self.little.clone(),
+        }
+    }
+
+    /// Makes the copy exact. It also gets the mappings of `left_out` that are not tracked ([`Known::left_out`]). The process must
+    /// stand still from before this call until CRIU's dump has ended.
     ///
     /// # Errors
-    /// Memory cannot be read, or the copy cannot be written: the copy is of no use then.
-    pub fn last(&mut self) -> Result<Vec<Extent>> {
-        let pid = self.pid;
-        let kernel = |what| Error::kernel(what, pid);
-        let mappings = maps::read(self.pid).map_err(kernel("read the mappings"))?;
-        if mappings.is_empty() {
+    /// Memory cannot be read, one of these mappings is no more, or the copy cannot be written: the copy is of no use then.
+    pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Vec<Extent>> {
+        let mappings = maps::read(self.pid);
+        let mappings = mappings.map_err(Error::kernel("read the mappings", self.pid))?;
+        if mappings.is_empty() && left_out.is_empty() {
             // It has ended; its parent has not waited for it yet.
             return Ok(Vec::new());
         }
         self.check_descriptors()?;
-        let mut pagemap = Pagemap::open(self.pid).map_err(kernel("open the page map"))?;
-        let memory = Memory::open(self.pid).map_err(kernel("open the memory"))?;
-        let mut tracked = Vec::new();
-        for mapping in mappings {
-            let Mapping { range, kind } = &mapping;
-            let written = match kind {
-                Kind::Anonymous => self.changed(&mut pagemap, range),
-                Kind::File => match pagemap.is_tracked(range.start) {
-                    Ok(true) => self.own(&mut pagemap, range),
-                    Ok(false) => continue,
-                    Err(error) => Err(error),
-                },
-            };
-            if matches!(&written, Err(error) if error.raw_os_error() == Some(libc::EPERM)) {
-                // It is not tracked.
-                continue;
-            }
-            if !self.registered.overlaps(range) {
-                // CRIU has left it out.
-                let why = format!("the mapping at {:#x} is tracked by another", range.start);
-                return Err(Error::untrackable(pid, why));
-            }
-            let mut written = written.map_err(kernel("examine a mapping"))?;
-            for unsure in self.doubtful(&mapping.range) {
-                let pages = pagemap.private(&unsure, mapping.kind);
-                let pages = pages.map_err(kernel("examine a mapping"))?;
-                written.extend(pages.into_iter().map(|it| it.range));
-            }
-            tracked.push((mapping.range, written));
-        }
+        let memory = Memory::open(self.pid);
+        let memory = memory.map_err(Error::kernel("open the memory", self.pid))?;
+        let (mut tracked, mut others) = self.examine(&mappings, left_out)?;
         self.unsure.clear();
         for (_, written) in &tracked {
             self.copy(&memory, written)?;
         }
+        let pages = others.iter().flat_map(|(_, it)| it).cloned();
+        self.copy(&memory, &pages.collect::<Vec<_>>())?;
         if !self.unsure.is_empty() {
-            return Err(kernel("read all memory")(io::ErrorKind::Other.into()));
+            let failed = Error::kernel("read all memory", self.pid);
+            return Err(failed(io::ErrorKind::Other.into()));
         }
-        let extents = tracked
-            .iter()
-            .flat_map(|(range, _)| self.slots.within(range))
+        self.last_written = tracked.iter().flat_map(|(_, it)| it).cloned().collect();
+        tracked.append(&mut others);
+        tracked.sort_unstable_by_key(|(range, _)| range.start);
+        let ranges = tracked.iter().map(|(range, _)| range);
+        let places = ranges.flat_map(|it| self.slots.within(it));
+        Ok(places
             .map(|(range, offset)| Extent { range, offset })
-            .collect();
-        self.last_written = tracked.into_iter().flat_map(|(_, it)| it).collect();
-        Ok(extents)
+            .collect())
+    }
+
+    /// What the last pass has to copy: of mappings that are tracked, and of others that are left out.
+    fn examine(
+        &mut self,
+        mappings: &[Mapping],
+        left_out: &[Range<u64>],
+    ) -> Result<(Vec<Written>, Vec<Written>)> {
+        let pid = self.pid;
+        let failed = || Error::kernel("examine a mapping", pid);
+        let pagemap = Pagemap::open(pid);
+        let mut pagemap = pagemap.map_err(Error::kernel("open the page map", pid))?;
+        let by_another = |range: &Range<u64>| {
+            // CRIU has left it out.
+            let why = format!("the mapping at {:#x} is tracked by another", range.start);
+            Error::untrackable(pid, why)
+        };
+        let mut lacking: HashSet<&Range<u64>> = left_out.iter().collect();
+        // The kernel is asked once for mappings that are only left out and follow each other.
+        let only_left_out =
+            |it: &Mapping| lacking.contains(&it.range) && !self.registered.overlaps(&it.range);
+        let follows = |one: &Mapping, next: &Mapping| {
+            one.range.end == next.range.start && only_left_out(one) && only_left_out(next)
+        };
+        let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
+        let (mut tracked, mut others) = (Vec::new(), Vec::new());
+        for group in groups {
+            let Mapping { range, kind } = &group[0];
+            if pagemap.is_tracked(range.start).map_err(failed())? {
+                if !self.registered.overlaps(range) {
+                    return Err(by_another(range));
+                }
+                lacking.remove(range);
+                let written = match kind {
+                    Kind::Anonymous => self.changed(&mut pagemap, range),
+                    Kind::File => self.own(&mut pagemap, range),
+                };
+                let mut written = written.map_err(failed())?;
+                for unsure in self.doubtful(range) {
+                    let pages = pagemap.private(&unsure, *kind).map_err(failed())?;
+                    written.extend(pages.into_iter().map(|it| it.range));
+                }
+                tracked.push((range.clone(), written));
+                continue;
+            }
+            if !lacking.contains(range) {
+                continue;
+            }
+            let all = range.start..group[group.len() - 1].range.end;
+            let pages = pagemap.content(&all).map_err(failed())?;
+            if let Some(other) = pages.iter().find(|it| it.are_tracked()) {
+                return Err(by_another(&other.range));
+            }
+            for Mapping { range, kind } in group {
+                lacking.remove(range);
+                // What is known of these addresses is of an earlier mapping.
+                self.forget(range);
+                let own = pages
+                    .iter()
+                    .filter(|it| it.are_own(*kind))
+                    .map(|it| &it.range);
+                let inside = own.map(|it| it.start.max(range.start)..it.end.min(range.end));
+                let inside = inside.filter(|it| it.start < it.end).collect();
+                others.push((range.clone(), inside));
+            }
+        }
+        match lacking.into_iter().next() {
+            None => Ok((tracked, others)),
+            Some(range) => {
+                let why = format!("the mapping at {:#x} is no more", range.start);
+                Err(Error::untrackable(pid, why))
+            }
+        }
     }
 
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
@@ -264,15 +330,21 @@ impl Tracker {
             self.seen.insert(mapping.clone(), since);
         }
         let mut worth = Vec::new();
+        self.little.clear();
         for mapping in mappings {
-            let settled = self
-                .seen
-                .get(&mapping)
-                .is_some_and(|it| now - *it >= SETTLED);
-            if settled
-                && matches!(pagemap.is_tracked(mapping.range.start), Ok(false))
-                && self.is_worth_it(pagemap, &mapping)
-            {
+            let since = self.seen.get(&mapping);
+            let settled = since.is_some_and(|it| now - *it >= SETTLED);
+            if !settled || !matches!(pagemap.is_tracked(mapping.range.start), Ok(false)) {
+                continue;
+            }
+            // What cannot be examined is CRIU's.
+            let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
+                continue;
+            };
+            let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
+            if bytes < LEAST {
+                self.little.insert(mapping);
+            } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, &mapping) {
                 worth.push(mapping);
             }
         }
@@ -317,14 +389,6 @@ impl Tracker {
         let mut parts: RangeSet<u64> = within(&self.unsure, range).into_iter().collect();
         parts.extend(within(&self.unmarked, range));
         parts.into_iter().collect()
-    }
-
-    fn is_worth_it(&self, pagemap: &mut Pagemap, mapping: &Mapping) -> bool {
-        let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
-            return false;
-        };
-        let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
-        bytes >= LEAST && (mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping))
     }
 
     /// What a pass has to copy of a mapping; none if it is not tracked. First pages are protected, then they are read: what is
@@ -474,13 +538,8 @@ impl Tracker {
             rest = behind;
         }
         memory.read(batch, &mut pieces, &mut |address| missing.push(address));
-        let mut rest = &buffer[..];
-        for range in batch {
-            let (own, behind) = rest.split_at((range.end - range.start) as usize);
-            rest = behind;
-            let written = self.slots.write(range, own);
-            written.map_err(Error::copy("write", self.pid))?;
-        }
+        let written = self.slots.write(batch, buffer);
+        written.map_err(Error::copy("write", self.pid))?;
         self.miss(missing);
         Ok(bytes)
     }

@@ -101,7 +101,7 @@ fn check(huge: &str) {
     assert!(huge == "1" || within(quarter(2)) == QUARTER - PAGE);
     assert_eq!(within(quarter(3)), 0, "the parent has written it");
 
-    let extents = tracker.last().expect("the rest is copied");
+    let extents = tracker.last(&[]).expect("the rest is copied");
     let parts = select(&extents, &pages).expect("the parent's copy has them");
     let copied = tracker.release(extents).expect("the copy is written");
     let memory = File::open(format!("/proc/{child}/mem")).expect("its memory");

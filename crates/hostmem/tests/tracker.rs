@@ -221,14 +221,20 @@ fn bytes_of(extents: &[Extent]) -> u64 {
 /// Takes a copy, and holds it against the memory of the program, which stands still.
 fn check_copy(program: &Program, mut tracker: Tracker) {
     program.stop();
-    let extents = tracker.last().expect("the rest is copied");
+    let left_out = tracker.known().left_out().expect("it can be examined");
+    let extents = tracker.last(&left_out).expect("the rest is copied");
     let memory = File::open(format!("/proc/{}/mem", program.pid())).expect("its memory");
-    // Mappings that are not tracked are CRIU's.
     let tracked = tracked_mappings(program.pid());
-    let is_tracked_at = |address: &u64| tracked.iter().any(|it| it.contains(address));
+    assert!(
+        tracked.iter().all(|it| left_out.contains(it)),
+        "all that is tracked is left out"
+    );
+    assert!(tracked.len() + 10 < left_out.len(), "and more than that");
+    // Other mappings are CRIU's.
+    let is_left_out = |address: &u64| left_out.iter().any(|it| it.contains(address));
     let own: Vec<u64> = own_pages(program.pid())
         .into_iter()
-        .filter(is_tracked_at)
+        .filter(is_left_out)
         .collect();
     let has = |address: u64| extents.iter().any(|it| it.range.contains(&address));
     let lost: Vec<_> = own.iter().filter(|it| !has(**it)).collect();
@@ -513,6 +519,22 @@ fn a_process_that_begins_to_read_past_the_page_tables_is_tracked_no_longer() {
     assert_eq!(program.line(), "open");
     let refused = tracker.pass().expect_err("it has a file open");
     assert!(refused.to_string().contains("O_DIRECT"), "{refused}");
-    let refused = tracker.last().expect_err("it has a file open");
+    let refused = tracker.last(&[]).expect_err("it has a file open");
     assert!(refused.to_string().contains("O_DIRECT"), "{refused}");
+}
+
+#[test]
+fn a_mapping_that_is_left_out_and_no_more_is_an_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = Program::start(dir.path(), RUSH, &[]);
+    let mut tracker = track(&program);
+    tracker.pass().expect("a pass");
+    program.stop();
+    let mut left_out = tracker.known().left_out().expect("examined");
+    let last = left_out.last_mut().expect("a mapping");
+    last.end += PAGE;
+    let refused = tracker
+        .last(&left_out)
+        .expect_err("there is no such mapping");
+    assert!(refused.to_string().contains("is no more"), "{refused}");
 }

@@ -165,7 +165,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_SPARE_PRELOADED",
         Daemon,
         Count(64),
-        "workers that are started ahead for each process (the first four) of an image that was restored, with the process's modules loaded; 0: none",
+        "workers that are started ahead for each process (the first eight) of an image that was restored, with the process's modules loaded; 0: none",
         "1; 0 if `FERMATA_SPARE_WORKERS` is 0",
     ),
     setting(

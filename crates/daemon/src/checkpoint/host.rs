@@ -159,13 +159,28 @@ impl Taking<'_> {
                 "cannot copy the temporary files of the program".into()
             })
         };
-        let left_out = dumping.left_out();
+        let tree = dumping.tree();
+        if let Some(copy) = &copy {
+            tree.know(copy.known());
+        }
         let mut still = || {
-            if let Some(copy) = &mut copy {
-                let last = || copy.last(root, &left_out.take());
-                self.phases.time("host last", last)?;
-            }
-            files()
+            std::thread::scope(|scope| {
+                // Meanwhile, if there is a thread.
+                let copying = std::thread::Builder::new().spawn_scoped(scope, files);
+                let last = match &mut copy {
+                    None => Ok(()),
+                    Some(copy) => {
+                        let last = || copy.last(root, &tree.left_out());
+                        self.phases.time("host last", last)
+                    }
+                };
+                let panicked = |_| Err(fail(FailureKind::Internal, "a thread has panicked"));
+                let copied = match copying {
+                    Ok(thread) => thread.join().unwrap_or_else(panicked),
+                    Err(_) => files(),
+                };
+                last.and(copied)
+            })
         };
         moments::pass("dump");
         let mut dumped = self.phases.time("host dump", || dumping.go(&mut still));

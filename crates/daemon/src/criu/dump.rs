@@ -20,7 +20,7 @@ use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 
 use crate::criu::end;
-use crate::criu::mappings::{LeftOut, Tree};
+use crate::criu::mappings::Tree;
 use crate::criu::rpc::{CriuOpts, CriuReq, CriuReqType, CriuResp};
 use crate::criu::{self, Criu, DUMP_LOG};
 use crate::failure::{OrFail, Result, fail};
@@ -44,7 +44,7 @@ const BEHIND: &str = "post-dump";
 pub struct Dump {
     /// Connections that the program has not accepted yet are left out; else they are an error.
     pub tcp_close: bool,
-    /// Memory that is tracked is left out, and what others still have in common with it.
+    /// Memory that is tracked is left out, and what CRIU is told beyond that.
     pub filtered: bool,
     /// The program may be of the session of the shell that has started it.
     pub shell_job: bool,
@@ -61,7 +61,7 @@ pub struct Dumping {
     child: Option<Child>,
     ready: bool,
     held: bool,
-    left_out: LeftOut,
+    tree: Tree,
 }
 
 /// A dumped tree that CRIU keeps from running. When this is dropped, CRIU lets it go, and only then the drop returns.
@@ -107,11 +107,8 @@ impl Dumping {
             })?,
         };
         let target = ProcessId::of(pid).ok_or_else(|| ended(pid))?;
-        let left_out = LeftOut::default();
-        let filtered = how.filtered.then(|| Tree {
-            root: pid,
-            left_out: left_out.clone(),
-        });
+        let tree = Tree::new(pid);
+        let filtered = how.filtered.then(|| tree.clone());
         let child = criu.start(foreign, theirs, filtered)?;
         let options = CriuOpts {
             pid: i32::try_from(inner).ok(),
@@ -136,16 +133,16 @@ impl Dumping {
             child: Some(child),
             ready: false,
             held: how.held,
-            left_out,
+            tree,
         };
         // If CRIU has ended already, the next call says why.
         let _ = criu::send(dumping.socket()?, &request);
         Ok(dumping)
     }
 
-    /// What CRIU leaves out of processes that are not tracked, once it has dumped them.
-    pub(crate) fn left_out(&self) -> LeftOut {
-        self.left_out.clone()
+    /// What CRIU is told.
+    pub(crate) fn tree(&self) -> Tree {
+        self.tree.clone()
     }
 
     /// Waits until CRIU is about to stop the program.

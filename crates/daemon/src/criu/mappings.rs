@@ -6,15 +6,18 @@
 //!                                                                         ├► PID, a file
 //!                                                                         └► PID
 //! ```
-//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's. The list is
-//! that of a process that has begun since the memory of the one that forked it is tracked: pages that both still have in common
-//! are in the copy of that one (`crate::host`).
+//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's. The list has
+//! what is in a copy (`crate::host`): of a process that is tracked most of its mappings, and of one that has begun since the pages
+//! that it still has in common with the one that forked it.
+//!
+//! When CRIU asks for the first process all of them stand still, so further answers are made before it asks.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek as _, Write as _};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -23,42 +26,58 @@ use rustix::net::{
     SocketType, recv, sendmsg, socketpair,
 };
 
+use fermata_hostmem::Known;
+
 use crate::proc;
 
 /// The longest question.
 const MOST_BYTES: usize = 16;
+/// The most threads that make answers before they are asked for.
+const MOST_THREADS: usize = 4;
 
-/// Pages that a process has from another, whose memory is tracked.
+/// What CRIU was told to leave out of a process.
 #[derive(Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct LeftOut {
     pub pid: u32,
-    pub from: u32,
-    /// Ascending.
+    /// The process in whose copy it is; that of the process itself, which is tracked, if there is none.
+    pub from: Option<u32>,
+    /// Pages, ascending; of a process that is tracked, whole mappings.
     pub pages: Vec<Range<u64>>,
 }
 
-/// The pages that CRIU was told to leave out, of all processes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LeftOut(Arc<Mutex<Vec<Arc<Inherited>>>>);
-
-impl LeftOut {
-    fn add(&self, inherited: Arc<Inherited>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(inherited);
-    }
-
-    /// Takes all that was told so far.
-    pub fn take(&self) -> Vec<Arc<Inherited>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *all)
-    }
-}
-
-/// What is asked about.
+/// A tree of processes that is dumped, what is known of it, and what CRIU was told.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
-    pub root: u32,
-    pub left_out: LeftOut,
+    root: u32,
+    known: Arc<OnceLock<Vec<Known>>>,
+    left_out: Arc<Mutex<Vec<Arc<LeftOut>>>>,
+}
+
+impl Tree {
+    /// That below process `root`, of which nothing is known yet.
+    pub fn new(root: u32) -> Self {
+        Self {
+            root,
+            known: Arc::default(),
+            left_out: Arc::default(),
+        }
+    }
+
+    /// These are the processes that are tracked, before CRIU stops them.
+    pub fn know(&self, known: Vec<Known>) {
+        // Only what comes first counts.
+        let _ = self.known.set(known);
+    }
+
+    /// What CRIU was told to leave out, once it has dumped all processes.
+    pub fn left_out(&self) -> Vec<Arc<LeftOut>> {
+        let mut all = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *all)
+    }
+
+    fn known(&self, pid: u32) -> Option<&Known> {
+        self.known.get()?.iter().find(|it| it.pid() == pid)
+    }
 }
 
 /// Answers for a tree until the returned end is closed everywhere.
@@ -69,8 +88,8 @@ pub(crate) fn serve(tree: Tree) -> Option<OwnedFd> {
     let answer = move || {
         // The first time that takes long, and the program does not stand still yet.
         fermata_hostmem::can_describe();
-        let mut lists = None;
-        while answer(&ours, &tree, &mut lists).is_ok_and(|more| more) {}
+        let mut answers = None;
+        while answer(&ours, &tree, &mut answers).is_ok_and(|more| more) {}
     };
     // Without a thread every question fails at once. Without a socket, its number could be one of CRIU's own.
     let _ = std::thread::Builder::new()
@@ -79,8 +98,8 @@ pub(crate) fn serve(tree: Tree) -> Option<OwnedFd> {
     Some(theirs)
 }
 
-/// Answers one question; whether there was one. `lists` are none before the first.
-fn answer(socket: &OwnedFd, tree: &Tree, lists: &mut Option<Arc<Lists>>) -> io::Result<bool> {
+/// Answers one question; whether there was one. `answers` are none before the first.
+fn answer(socket: &OwnedFd, tree: &Tree, answers: &mut Option<Arc<Answers>>) -> io::Result<bool> {
     let mut question = [0; MOST_BYTES];
     let (length, _) = recv(socket, &mut question[..], RecvFlags::empty())?;
     if length == 0 {
@@ -89,8 +108,8 @@ fn answer(socket: &OwnedFd, tree: &Tree, lists: &mut Option<Arc<Lists>>) -> io::
     let question = &question[..length];
     let number = str::from_utf8(question).ok();
     let inner: Option<u32> = number.and_then(|it| it.parse().ok());
-    let lists = lists.get_or_insert_with(|| Lists::begin(tree.root));
-    let files = inner.and_then(|it| tree.tell(it, lists).ok());
+    let answers = answers.get_or_insert_with(|| Answers::begin(tree));
+    let files = inner.and_then(|it| answers.tell(it).ok());
     let files = files.unwrap_or_default();
     let rights: Vec<_> = files.iter().map(|it| it.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -107,87 +126,100 @@ fn answer(socket: &OwnedFd, tree: &Tree, lists: &mut Option<Arc<Lists>>) -> io::
     Ok(true)
 }
 
-impl Tree {
-    /// The mappings of the process that has number `inner` in its namespace, and the list of pages if there are some.
-    fn tell(&self, inner: u32, lists: &Lists) -> io::Result<Vec<File>> {
-        let mut pids = lists.0.iter().map(|it| it.pid);
-        let pid = pids.find(|pid| proc::inner_pid(*pid) == Some(inner));
-        let pid = pid.ok_or(io::ErrorKind::NotFound)?;
-        let mut files = vec![mappings(pid)?];
+/// The answers for all processes of a tree, which stand still, parents first.
+#[derive(Debug)]
+struct Answers {
+    tree: Tree,
+    all: Vec<Answer>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    pid: u32,
+    mappings: OnceLock<Option<Vec<u8>>>,
+    left_out: OnceLock<Option<Arc<LeftOut>>>,
+}
+
+impl Answer {
+    fn mappings(&self) -> Option<&[u8]> {
+        let make = || fermata_hostmem::describe(self.pid).ok();
+        self.mappings.get_or_init(make).as_deref()
+    }
+
+    fn left_out(&self, tree: &Tree) -> Option<&Arc<LeftOut>> {
+        let make = || examine(self.pid, tree).ok().flatten().map(Arc::new);
+        self.left_out.get_or_init(make).as_ref()
+    }
+}
+
+impl Answers {
+    /// Has them made while CRIU is busy with its first processes.
+    fn begin(tree: &Tree) -> Arc<Self> {
+        let answer = |pid| Answer {
+            pid,
+            mappings: OnceLock::new(),
+            left_out: OnceLock::new(),
+        };
+        let all = proc::still_tree(tree.root).into_iter().map(answer);
+        let answers = Arc::new(Self {
+            tree: tree.clone(),
+            all: all.collect(),
+        });
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 0..MOST_THREADS.min(answers.all.len()) {
+            let (answers, next) = (Arc::clone(&answers), Arc::clone(&next));
+            let make = move || {
+                while let Some(answer) = answers.all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    answer.mappings();
+                    answer.left_out(&answers.tree);
+                }
+            };
+            // Without a thread each is made when it is asked for.
+            let _ = std::thread::Builder::new()
+                .name("mappings".into())
+                .spawn(make);
+        }
+        answers
+    }
+
+    /// The mappings of the process that has number `inner` in its namespace, and the list of what is left out of it.
+    fn tell(&self, inner: u32) -> io::Result<Vec<File>> {
+        let mut all = self.all.iter();
+        let answer = all.find(|it| proc::inner_pid(it.pid) == Some(inner));
+        let answer = answer.ok_or(io::ErrorKind::NotFound)?;
+        // Where there is no faster way, the kernel's file.
+        let mut files = vec![match answer.mappings() {
+            Some(text) => in_memory(text)?,
+            None => File::open(format!("/proc/{}/smaps", answer.pid))?,
+        }];
         // Without it CRIU dumps all.
-        if let Some(inherited) = lists.of(pid)
-            && let Ok(list) = in_memory(&encode(&inherited.pages))
+        if let Some(left_out) = answer.left_out(&self.tree)
+            && let Ok(list) = in_memory(&encode(&left_out.pages))
         {
             files.push(list);
-            self.left_out.add(inherited.clone());
+            let told = self.tree.left_out.lock();
+            let mut told = told.unwrap_or_else(PoisonError::into_inner);
+            told.push(left_out.clone());
         }
         Ok(files)
     }
 }
 
-/// The lists of all processes of a tree, which stand still, parents first.
-#[derive(Debug)]
-struct Lists(Vec<List>);
-
-#[derive(Debug)]
-struct List {
-    pid: u32,
-    inherited: OnceLock<Option<Arc<Inherited>>>,
-}
-
-impl Lists {
-    /// Has them made for the tree below `root` while CRIU is busy with its first processes.
-    fn begin(root: u32) -> Arc<Self> {
-        let list = |pid| List {
-            pid,
-            inherited: OnceLock::new(),
-        };
-        let lists = proc::still_tree(root).into_iter().map(list);
-        let lists = Arc::new(Self(lists.collect()));
-        let all = Arc::clone(&lists);
-        let make = move || {
-            for list in &all.0 {
-                all.of(list.pid);
-            }
-        };
-        // Without a thread each is made when it is asked for.
-        let _ = std::thread::Builder::new()
-            .name("mappings".into())
-            .spawn(make);
-        lists
-    }
-
-    /// What process `pid`, which is not tracked itself, has from the nearest of its ancestors that is.
-    fn of(&self, pid: u32) -> Option<&Arc<Inherited>> {
-        let list = self.0.iter().find(|it| it.pid == pid)?;
-        let make = || self.make(pid).ok().flatten().map(Arc::new);
-        list.inherited.get_or_init(make).as_ref()
-    }
-
-    fn make(&self, pid: u32) -> io::Result<Option<Inherited>> {
-        if fermata_hostmem::is_tracked(pid)? {
-            return Ok(None);
+/// What CRIU can leave out of process `pid`.
+fn examine(pid: u32, tree: &Tree) -> io::Result<Option<LeftOut>> {
+    let (from, pages) = match tree.known(pid) {
+        Some(known) => (None, known.left_out()?),
+        None => {
+            // The nearest of its ancestors that is tracked has forked it, or one that is not.
+            let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
+            let Some(from) = ancestors.find(|pid| tree.known(*pid).is_some()) else {
+                return Ok(None);
+            };
+            (Some(from), fermata_hostmem::inherited(pid, from)?)
         }
-        for from in proc::ancestors(pid).into_iter().skip(1) {
-            if !self.0.iter().any(|it| it.pid == from) {
-                break;
-            }
-            if fermata_hostmem::is_tracked(from)? {
-                let pages = fermata_hostmem::inherited(pid, from)?;
-                let some = !pages.is_empty();
-                return Ok(some.then_some(Inherited { pid, from, pages }));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// What CRIU reads of `/proc/PID/smaps`, or that file where there is no faster way.
-fn mappings(pid: u32) -> io::Result<File> {
-    match fermata_hostmem::describe(pid) {
-        Ok(text) => in_memory(&text),
-        Err(_) => File::open(format!("/proc/{pid}/smaps")),
-    }
+    };
+    let some = !pages.is_empty();
+    Ok(some.then_some(LeftOut { pid, from, pages }))
 }
 
 /// First and last address of each, as this machine has numbers in memory.
@@ -209,13 +241,6 @@ mod tests {
 
     use super::*;
 
-    fn tree(root: u32) -> Tree {
-        Tree {
-            root,
-            left_out: LeftOut::default(),
-        }
-    }
-
     #[test]
     fn an_answer_names_the_process_that_was_asked_for() {
         let flags = SocketFlags::CLOEXEC;
@@ -223,7 +248,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a socket pair");
         let asked = b"4294967295";
         rustix::net::send(&theirs, asked, SendFlags::NOSIGNAL).expect("asked");
-        assert!(answer(&ours, &tree(std::process::id()), &mut None).expect("answered"));
+        assert!(answer(&ours, &Tree::new(std::process::id()), &mut None).expect("answered"));
         let mut text = [0; MOST_BYTES];
         let (length, _) = recv(&theirs, &mut text[..], RecvFlags::empty()).expect("an answer");
         assert_eq!(&text[..length], asked);
@@ -237,8 +262,9 @@ mod tests {
             .expect("started");
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut text = String::new();
-        let told = tree(child.id()).tell(child.id(), &Lists::begin(child.id()));
-        let other = tree(child.id()).tell(std::process::id(), &Lists::begin(child.id()));
+        let answers = Answers::begin(&Tree::new(child.id()));
+        let told = answers.tell(child.id());
+        let other = answers.tell(std::process::id());
         let _ = child.kill();
         let _ = child.wait();
         let other = other.expect_err("not below it");

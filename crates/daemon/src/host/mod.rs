@@ -6,27 +6,29 @@
 //!    │        little is left   starts       since            become one image
 //!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
 //! ```
-//! A process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has
-//! in common with the tracked process that has forked it: those are in that one's copy. If the copy fails, so does the dump that
-//! was to leave its pages out, and the dump is taken again without it.
+//! The last pass also copies mappings that are not tracked, where there is little in them. A process that cannot be tracked, and
+//! one that came later, is dumped by CRIU inside the stop, but for pages that it still has in common with the tracked process that
+//! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
+//! is taken again without it.
 
 mod helper;
 pub mod pages;
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
+use fermata_hostmem::{Copied, Extent, Known, SETTLED, Tracker};
 use fermata_store::HostMemory;
 
 pub(crate) use self::helper::helper;
-use crate::criu::mappings::Inherited;
-use crate::failure::{OrFail, Result, fail};
+use crate::criu::mappings::LeftOut;
+use crate::failure::{Failure, OrFail, Result, fail};
 use crate::images::space;
 use crate::proc::{self, ProcessId};
 
@@ -42,7 +44,7 @@ const SHRINKS: u64 = 9;
 const MOST_IN_VAIN: u32 = 3;
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
 const SHARE: u64 = 4;
-/// The most threads that read the memory of a process.
+/// The most threads that read memory at once.
 const MOST_THREADS: usize = 8;
 
 /// The copy of a session's host memory.
@@ -169,8 +171,7 @@ impl HostCopy {
             return false;
         }
         self.in_memory = true;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores / 2).clamp(1, MOST_THREADS);
+        let threads = threads();
         let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
         for it in &mut self.processes {
             // It may have written other pages by then.
@@ -198,57 +199,84 @@ impl HostCopy {
         copied
     }
 
-    /// Makes the copy exact. Every process of the tree below `root` stands still; of those that are not tracked CRIU has left out
-    /// what they have `inherited`.
+    /// What is known of the processes that are tracked.
+    pub fn known(&self) -> Vec<Known> {
+        let alive = self.processes.iter().filter(|it| it.process.alive());
+        alive.map(|it| it.tracker.known()).collect()
+    }
+
+    /// Makes the copy exact. Every process of the tree below `root` stands still, and this is what CRIU has left out of them.
     ///
     /// # Errors
     /// The copy is of no use; [`Self::has_failed`] from then on.
-    pub fn last(&mut self, root: u32, inherited: &[Arc<Inherited>]) -> Result<()> {
-        let last = self.try_last(root);
-        let last = last.and_then(|()| inherited.iter().try_for_each(|it| self.add_heir(it)));
+    pub fn last(&mut self, root: u32, left_out: &[Arc<LeftOut>]) -> Result<()> {
+        let (heirs, own): (Vec<_>, Vec<_>) = left_out.iter().partition(|it| it.from.is_some());
+        let last = self.try_last(root, &own);
+        let mut heirs = heirs.into_iter();
+        let last = last.and_then(|()| heirs.try_for_each(|it| self.add_heir(it)));
         self.failed = last.is_err();
         last
     }
 
-    fn try_last(&mut self, root: u32) -> Result<()> {
-        for pid in proc::still_tree(root) {
-            let own = ProcessId::of(pid);
-            let tracked = self.processes.iter_mut().find(|it| Some(it.process) == own);
-            match tracked {
-                Some(it) => {
-                    let exact = it.tracker.last();
-                    it.exact = Some(exact.or_fail(FailureKind::Internal, || {
-                        format!("cannot copy the memory of process {pid}")
-                    })?);
-                }
-                // CRIU has left out what it shares with a process that is tracked.
-                None => {
-                    let tracked = fermata_hostmem::is_tracked(pid);
-                    let tracked = tracked.or_fail(FailureKind::Internal, || {
-                        format!("cannot examine the memory of process {pid}")
-                    })?;
-                    if tracked {
-                        let message = format!("memory of process {pid} is tracked by another");
-                        return Err(fail(FailureKind::Internal, message));
-                    }
-                }
+    fn try_last(&mut self, root: u32, left_out: &[&Arc<LeftOut>]) -> Result<()> {
+        let tree = proc::still_tree(root);
+        let known: HashSet<ProcessId> = self.processes.iter().map(|it| it.process).collect();
+        let is_known = |pid: u32| ProcessId::of(pid).is_some_and(|it| known.contains(&it));
+        for pid in tree.iter().filter(|it| !is_known(**it)) {
+            // CRIU has left out what it shares with a process that is tracked.
+            let tracked = fermata_hostmem::is_tracked(*pid);
+            let tracked = tracked.or_fail(FailureKind::Internal, || {
+                format!("cannot examine the memory of process {pid}")
+            })?;
+            if tracked {
+                let message = format!("memory of process {pid} is tracked by another");
+                return Err(fail(FailureKind::Internal, message));
             }
         }
-        Ok(())
+        let still = |it: &&mut Tracked| {
+            let Tracked { process, .. } = it;
+            tree.contains(&process.pid) && ProcessId::of(process.pid) == Some(*process)
+        };
+        let processes = Mutex::new(self.processes.iter_mut().filter(still));
+        let next = || processes.lock().ok()?.next();
+        let copy = || {
+            while let Some(it) = next() {
+                let pid = it.process.pid;
+                let own = left_out.iter().find(|it| it.pid == pid);
+                let exact = it.tracker.last(own.map_or(&[], |it| &it.pages));
+                it.exact = Some(exact.or_fail(FailureKind::Internal, || {
+                    format!("cannot copy the memory of process {pid}")
+                })?);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, copy).ok();
+            let more = threads().min(tree.len()) - 1;
+            // Without one of them there is one less.
+            let others: Vec<_> = (0..more).filter_map(start).collect();
+            let panicked = |_| Err(fail(FailureKind::Internal, "a thread has panicked"));
+            let own = copy();
+            let ends = others.into_iter().map(|it| it.join());
+            let ends: Vec<_> = ends.map(|it| it.unwrap_or_else(panicked)).collect();
+            ends.into_iter().fold(own, Result::and)
+        })?;
+        let has = |it: &Tracked, pid| it.process.pid == pid && it.exact.is_some();
+        let is_copied = |pid| self.processes.iter().any(|it| has(it, pid));
+        match left_out.iter().find(|it| !is_copied(it.pid)) {
+            None => Ok(()),
+            Some(lost) => Err(in_no_copy(lost.pid)),
+        }
     }
 
     /// Has the image get what CRIU has left out of a process, from the exact copy of another.
-    fn add_heir(&mut self, inherited: &Inherited) -> Result<()> {
-        let Inherited { pid, from, pages } = inherited;
-        let of = ProcessId::of(*from);
+    fn add_heir(&mut self, left_out: &LeftOut) -> Result<()> {
+        let LeftOut { pid, from, pages } = left_out;
+        let of = from.and_then(ProcessId::of);
         let tracked = self.processes.iter().enumerate();
         let mut exact = tracked.filter_map(|(at, it)| Some((at, it.process, it.exact.as_ref()?)));
         let exact = exact.find(|(_, process, _)| Some(*process) == of);
-        let Some((from, _, exact)) = exact else {
-            let message =
-                format!("process {from} is tracked by another, and process {pid} has its memory");
-            return Err(fail(FailureKind::Internal, message));
-        };
+        let (from, _, exact) = exact.ok_or_else(|| in_no_copy(*pid))?;
         let extents = fermata_hostmem::select(exact, pages).map_err(|address| {
             let message = format!("the copy lacks the memory of process {pid} at {address:#x}");
             fail(FailureKind::Internal, message)
@@ -326,6 +354,17 @@ impl HostPages {
         }
         Ok(())
     }
+}
+
+fn in_no_copy(pid: u32) -> Failure {
+    let message = format!("what CRIU has left out of process {pid} is in no copy");
+    fail(FailureKind::Internal, message)
+}
+
+/// How many threads read memory at once.
+fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).clamp(1, MOST_THREADS)
 }
 
 fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<()> {

@@ -29,8 +29,8 @@ use crate::worker::{self, OPEN_TIME, Variables, Worker};
 const USUAL: usize = 1;
 /// How many are kept for each process of an image, if no setting says so.
 const USUAL_PRELOADED: usize = 1;
-/// The most processes of one image that have preloaded workers.
-const MOST_PARTS: usize = 4;
+/// The most processes of one image that have preloaded workers: jobs have one for each GPU of a host.
+const MOST_PARTS: usize = 8;
 /// How long one waits, if no setting says so.
 const USUAL_IDLE: u64 = 3600;
 

@@ -1,9 +1,17 @@
-//! Memory that a process still has in common with the one that made it by `fork`: neither has written it since.
+//! What CRIU leaves out of a process that stands still, because it is in a copy.
 //!
-//! The kernel gives both the same frame of memory at the same address until one of them writes (copy on write), and
-//! `/proc/PID/pagemap` tells the frame. A child that begins while its parent is being copied has all of its content in the
-//! parent's copy, but for what it has written itself.
+//! | of a process | left out | its content |
+//! | --- | --- | --- |
+//! | that is tracked | mappings that are tracked, and those with little in them | [`crate::Tracker::last`] copies it |
+//! | that has begun since | pages that it still has in common with the tracked process that has forked it | in that one's copy |
+//!
+//! **Little**: CRIU asks the kernel for the pages of each mapping, and writes each run of pages by itself, some microseconds each
+//! time. A process with a thousand libraries has thousands of both, and a copy of all takes less.
+//!
+//! **In common**: the kernel gives parent and child the same frame of memory at the same address until one of them writes (copy
+//! on write), and `/proc/PID/pagemap` tells the frame.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rangemap::RangeSet;
 
 use crate::PAGE;
-use crate::maps;
+use crate::maps::{self, Mapping};
 use crate::scan::Pagemap;
 
 /// Bytes whose frames are looked at together.
@@ -20,6 +28,33 @@ const TOGETHER: u64 = 16 << 20;
 const LEAST: u64 = 8 * PAGE;
 /// The most threads that look at frames, which takes each 0.1 us a page.
 const MOST_THREADS: usize = 8;
+
+/// What the passes over the memory of a running process know of its mappings.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub(crate) pid: u32,
+    pub(crate) tracked: RangeSet<u64>,
+    pub(crate) little: HashSet<Mapping>,
+}
+
+impl Known {
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are as they were. The
+    /// process stands still.
+    ///
+    /// # Errors
+    /// It has ended, or may not be examined.
+    pub fn left_out(&self) -> io::Result<Vec<Range<u64>>> {
+        let mut mappings = maps::read(self.pid)?;
+        let is_tracked = |it: &Range<u64>| self.tracked.gaps(it).next().is_none();
+        mappings.retain(|it| self.little.contains(it) || is_tracked(&it.range));
+        Ok(mappings.into_iter().map(|it| it.range).collect())
+    }
+}
 
 /// The pages of process `pid` that lie in a frame of process `from` at the same address, where that is tracked; ascending. Both
 /// stand still. None without the right to see frames (`CAP_SYS_ADMIN`).

@@ -3,14 +3,14 @@
 //!
 //! | CRIU's call | what this library does |
 //! | --- | --- |
-//! | `ioctl(PAGEMAP_SCAN)`: which pages of a mapping have content | `pages`: leaves out mappings that the daemon tracks, and pages that a process has in common with one of them |
+//! | `ioctl(PAGEMAP_SCAN)`: which pages of a mapping have content | `pages`: leaves out mappings that the daemon tracks, and what it lists |
 //! | `openat64` of `/proc/PID/smaps`: the flags of mappings | `mappings`: asks the daemon, which need not count pages |
 //!
 //! Every other call is the system call. CRIU's own program stays as it is, and without this library it dumps everything.
 //!
 //! It must never allocate, print or panic.
 
-mod inherited;
+mod left_out;
 mod mappings;
 mod pages;
 mod process;

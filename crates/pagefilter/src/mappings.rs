@@ -2,7 +2,7 @@
 //!
 //! CRIU reads `/proc/PID/smaps` for the flags of mappings, and the kernel counts every page of the process for it, 15 to 20 ms
 //! for each GiB. The daemon has a faster way (`fermata-hostmem`, `smaps`): it is asked for a file with the lines that CRIU
-//! reads. With it may come a list of pages that need not be dumped (`inherited`).
+//! reads. With it may come a list of pages that need not be dumped (`left_out`).
 //!
 //! ```text
 //!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID, a descriptor, perhaps a list: the first is the answer
@@ -17,7 +17,7 @@ use core::ptr;
 
 use libc::{c_char, c_int, c_uint, c_void};
 
-use crate::inherited;
+use crate::left_out;
 use crate::process::{number, read_link};
 
 /// The conversation with the daemon in a CRIU of ours.
@@ -65,7 +65,7 @@ fn ask(folder: c_int) -> Option<c_int> {
     let pid = number(target.get(..length)?)?;
     let [file, list] = DAEMON.ask(pid)?;
     if list >= 0 {
-        inherited::take(pid, list);
+        left_out::take(pid, list);
     }
     Some(file)
 }

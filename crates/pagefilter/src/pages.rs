@@ -3,11 +3,11 @@
 //! CRIU asks the kernel by one call, `ioctl(PAGEMAP_SCAN)`, which pages of a mapping have content. This library answers
 //! that call by the kernel as well, with one condition more: the mapping must not be write-protected by an asynchronous
 //! userfaultfd. Such mappings are those that `fermata-hostmem` tracks. Of a process with a list of pages that need not be dumped
-//! (`inherited`), the kernel is asked about what lies between them. For all others nothing changes.
+//! (`left_out`), the kernel is asked about what lies between them. For all others nothing changes.
 
 use libc::{c_int, c_long, c_ulong, c_void};
 
-use crate::inherited::{self, Pages};
+use crate::left_out::{self, Pages};
 
 /// `PAGEMAP_SCAN`, from Linux 6.7 on.
 const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         return call(argument) as c_int;
     };
     let kernel = |question: &mut Scan| call((&raw mut *question).cast());
-    let (answer, walk_end) = inherited::with(fd, |out| around(question, out, kernel));
+    let (answer, walk_end) = left_out::with(fd, |out| around(question, out, kernel));
     // SAFETY: as above; the kernel writes this field, too.
     unsafe { (*scan).walk_end = walk_end };
     answer as c_int
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_another_process_are_left_out() {
+    fn pages_of_the_list_are_left_out() {
         let all = [[0x1000, 0x4000], [0x6000, 0x7000], [0x8000, 0xa000]];
         assert_eq!(told(0, 0xb000, &[], 9), (all.to_vec(), 0xb000));
         // In the middle, at the beginning, beyond the end, and where nothing is asked.

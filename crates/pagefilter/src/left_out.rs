@@ -1,5 +1,4 @@
-//! The pages of a process that CRIU need not dump: it has them from another process, and they are in the copy that the daemon has
-//! of that one.
+//! The pages of a process that CRIU need not dump, because they are in a copy that the daemon has.
 //!
 //! The list comes with the mappings of the process (`mappings`), which CRIU asks for before it asks for pages. It is a file of
 //! first and last addresses, ascending. CRIU has one thread, and dumps one process after the other.

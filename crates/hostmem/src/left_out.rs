@@ -21,6 +21,7 @@ use rangemap::RangeSet;
 use crate::PAGE;
 use crate::maps::{self, Mapping};
 use crate::scan::Pagemap;
+use crate::threads::side_by_side;
 
 /// Bytes whose frames are looked at together.
 const TOGETHER: u64 = 16 << 20;
@@ -98,20 +99,8 @@ fn common(own: &Pagemap, theirs: &Pagemap, parts: &[Range<u64>]) -> io::Result<V
         io::Result::Ok(found)
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let more = cores.min(MOST_THREADS).min(parts.len()).saturating_sub(1);
-    let found = std::thread::scope(|scope| {
-        let start = || std::thread::Builder::new().spawn_scoped(scope, work);
-        // Without one of them there is one less.
-        let threads: Vec<_> = (0..more).filter_map(|_| start().ok()).collect();
-        let mut all = vec![work()];
-        let panicked = |_| Err(io::Error::other("a thread has panicked"));
-        all.extend(
-            threads
-                .into_iter()
-                .map(|it| it.join().unwrap_or_else(panicked)),
-        );
-        all.into_iter().collect::<io::Result<Vec<_>>>()
-    })?;
+    let found = side_by_side(cores.min(MOST_THREADS).min(parts.len()), work)?;
+    let found = found.into_iter().collect::<io::Result<Vec<_>>>()?;
     let together: RangeSet<u64> = found.into_iter().flatten().collect();
     Ok(together.into_iter().collect())
 }

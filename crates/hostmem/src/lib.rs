@@ -30,6 +30,7 @@ mod scan;
 mod slots;
 mod smaps;
 mod sys;
+mod threads;
 mod traced;
 mod tracker;
 mod working_set;
@@ -42,6 +43,7 @@ pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};
+pub use threads::side_by_side;
 pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker, select};
 
 /// Bytes of a page: x86-64 has no other.

@@ -17,6 +17,7 @@ use crate::PAGE;
 use crate::memory::Memory;
 use crate::slots::Slots;
 use crate::sys::Prepared;
+use crate::threads::side_by_side;
 
 /// Bytes that a thread reads at once, and the most pieces that they are.
 const BATCH: usize = 1 << 20;
@@ -81,7 +82,12 @@ impl Overlay {
     }
 
     /// Reads these pages to their places. Those that are not there are handed to `missing`.
-    pub fn read(&mut self, memory: &Memory, mut placed: Vec<Placed>, missing: &mut Vec<u64>) {
+    pub fn read(
+        &mut self,
+        memory: &Memory,
+        mut placed: Vec<Placed>,
+        missing: &mut Vec<u64>,
+    ) -> io::Result<()> {
         placed.sort_by_key(|(_, at)| *at);
         let bytes: usize = placed.iter().map(|(range, _)| length(range)).sum();
         let batches = Mutex::new(batches(self.memory.bytes_mut(), &placed).into_iter());
@@ -96,13 +102,7 @@ impl Overlay {
                 });
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads.min(bytes / LEAST) {
-                // Without it there is one less.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
-        });
+        side_by_side(self.threads.min(bytes / LEAST), work).map(drop)
     }
 
     /// Forgets what lies in `range`.
@@ -203,7 +203,9 @@ mod tests {
         assert_eq!(placed.len(), 2);
         let mut missing = Vec::new();
         let memory = Memory::open(std::process::id()).expect("opened");
-        overlay.read(&memory, placed, &mut missing);
+        overlay
+            .read(&memory, placed, &mut missing)
+            .expect("all threads have read");
         assert_eq!(missing.len(), 6, "nothing is at these addresses");
     }
 
@@ -225,7 +227,9 @@ mod tests {
         placed.extend(overlay.place(std::slice::from_ref(&gone)).0);
         let memory = Memory::open(std::process::id()).expect("opened");
         let mut missing = Vec::new();
-        overlay.read(&memory, placed, &mut missing);
+        overlay
+            .read(&memory, placed, &mut missing)
+            .expect("all threads have read");
         assert_eq!(missing, [gone.start]);
         overlay.forget(&gone);
         let mut slots = Slots::new(tempfile::tempfile().expect("a file"));

@@ -93,32 +93,12 @@ impl Pagemap {
 
     /// Pages in `range` with content of the process's own.
     pub fn private(&mut self, range: &Range<u64>, kind: Kind) -> io::Result<Vec<Pages>> {
-        let not = not_own(kind);
-        self.ask(
-            range,
-            ScanArgument {
-                inverted: not,
-                mask: not,
-                any: PRESENT | SWAPPED,
-                returned: PRESENT | SWAPPED | WRITTEN,
-                ..ScanArgument::default()
-            },
-        )
+        self.ask(range, with_content(kind, WRITTEN))
     }
 
     /// Pages in `range`, of any mappings, with content of whomever.
     pub fn content(&mut self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
-        let not = not_own(Kind::Anonymous);
-        self.ask(
-            range,
-            ScanArgument {
-                inverted: not,
-                mask: not,
-                any: PRESENT | SWAPPED,
-                returned: PRESENT | SWAPPED | FILE | WP_ALLOWED,
-                ..ScanArgument::default()
-            },
-        )
+        self.ask(range, with_content(Kind::Anonymous, FILE | WP_ALLOWED))
     }
 
     /// Pages among these that were written since they were last protected; they are protected now.
@@ -126,16 +106,13 @@ impl Pagemap {
     /// # Errors
     /// `EPERM` where the mapping is not tracked.
     pub fn protect(&mut self, range: &Range<u64>, kind: Kind) -> io::Result<Vec<Pages>> {
-        let not = not_own(kind);
+        let own = with_content(kind, WRITTEN);
         self.ask(
             range,
             ScanArgument {
                 flags: PROTECT | ONLY_TRACKED,
-                inverted: not,
-                mask: not | WRITTEN,
-                any: PRESENT | SWAPPED,
-                returned: PRESENT | SWAPPED | WRITTEN,
-                ..ScanArgument::default()
+                mask: own.mask | WRITTEN,
+                ..own
             },
         )
     }
@@ -229,6 +206,18 @@ impl Pagemap {
             at = argument.walk_end.max(told);
         }
         Ok(found)
+    }
+}
+
+/// The question for pages of the process's own in a mapping of this kind, and for these categories of them.
+fn with_content(kind: Kind, categories: u64) -> ScanArgument {
+    let not = not_own(kind);
+    ScanArgument {
+        inverted: not,
+        mask: not,
+        any: PRESENT | SWAPPED,
+        returned: PRESENT | SWAPPED | categories,
+        ..ScanArgument::default()
     }
 }
 

@@ -497,7 +497,8 @@ impl Tracker {
             copied += range.end - range.start;
         }
         let mut missing = Vec::new();
-        overlay.read(memory, placed, &mut missing);
+        let read = overlay.read(memory, placed, &mut missing);
+        read.map_err(Error::kernel("read the memory", self.pid))?;
         self.miss(missing);
         Ok(copied + self.copy_to_file(memory, &others)?)
     }

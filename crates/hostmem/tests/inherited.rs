@@ -1,14 +1,12 @@
 //! What a child has in common with its parent is in the copy of the parent, byte for byte, and nothing else is.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
-use fermata_hostmem::{Extent, PAGE, SETTLED, Tracker, acquire, inherited, select};
+use fermata_hostmem::{PAGE, SETTLED, Tracker, acquire, inherited, select};
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::support::Program;
+use self::support::{Program, check_equal};
 
 mod support;
 
@@ -104,19 +102,7 @@ fn check(huge: &str) {
     let extents = tracker.last(&[]).expect("the rest is copied");
     let parts = select(&extents, &pages).expect("the parent's copy has them");
     let copied = tracker.release(extents).expect("the copy is written");
-    let memory = File::open(format!("/proc/{child}/mem")).expect("its memory");
-    for Extent { range, offset } in parts {
-        let length = (range.end - range.start) as usize;
-        let (mut there, mut here) = (vec![0; length], vec![0; length]);
-        memory
-            .read_exact_at(&mut there, range.start)
-            .expect("its bytes");
-        copied
-            .file
-            .read_exact_at(&mut here, offset)
-            .expect("their copy");
-        assert!(there == here, "{range:x?} differs");
-    }
+    check_equal(child as u32, &copied.file, &parts);
 }
 
 #[test]

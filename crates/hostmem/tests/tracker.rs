@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fermata_hostmem::{Extent, PAGE, SETTLED, Tracker, acquire, is_tracked};
 use rustix::process::Signal;
 
-use self::support::Program;
+use self::support::{Program, check_equal};
 
 mod support;
 
@@ -223,7 +223,6 @@ fn check_copy(program: &Program, mut tracker: Tracker) {
     program.stop();
     let left_out = tracker.known().left_out().expect("it can be examined");
     let extents = tracker.last(&left_out).expect("the rest is copied");
-    let memory = File::open(format!("/proc/{}/mem", program.pid())).expect("its memory");
     let tracked = tracked_mappings(program.pid());
     assert!(
         tracked.iter().all(|it| left_out.contains(it)),
@@ -247,23 +246,7 @@ fn check_copy(program: &Program, mut tracker: Tracker) {
     assert!(own.len() as u64 * PAGE > 20 << 20, "most of it is tracked");
     assert!(bytes_of(&extents) >= own.len() as u64 * PAGE);
     let copied = tracker.release(extents).expect("the copy is written");
-    for Extent { range, offset } in &copied.extents {
-        let length = (range.end - range.start) as usize;
-        let (mut there, mut here) = (vec![0; length], vec![0; length]);
-        memory
-            .read_exact_at(&mut there, range.start)
-            .expect("its bytes");
-        copied
-            .file
-            .read_exact_at(&mut here, *offset)
-            .expect("their copy");
-        let differs = there.iter().zip(&here).position(|(a, b)| a != b);
-        assert_eq!(
-            differs.map(|at| range.start + at as u64),
-            None,
-            "in {range:x?}"
-        );
-    }
+    check_equal(program.pid(), &copied.file, &copied.extents);
     check_untracked(program);
     program.signal(Signal::CONT);
 }

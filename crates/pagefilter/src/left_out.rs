@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use libc::{c_int, c_void};
 
-use crate::process::{number, read_link};
+use crate::process;
 
 /// First and last address (exclusive) of pages that follow each other.
 pub type Pages = [u64; 2];
@@ -64,8 +64,7 @@ pub fn with<R>(pagemap: c_int, then: impl FnOnce(&[Pages]) -> R) -> R {
 /// The process of a descriptor of `/proc/PID/pagemap`.
 fn owner(pagemap: c_int) -> Option<u32> {
     let mut target = [0; 64];
-    let length = read_link(pagemap, &mut target)?;
-    decimal(number(target.get(..length)?.strip_suffix(b"/pagemap")?)?)
+    decimal(process::of(pagemap, b"/pagemap", &mut target)?)
 }
 
 fn decimal(digits: &[u8]) -> Option<u32> {

@@ -17,8 +17,7 @@ use core::ptr;
 
 use libc::{c_char, c_int, c_uint, c_void};
 
-use crate::left_out;
-use crate::process::{number, read_link};
+use crate::{left_out, process};
 
 /// The conversation with the daemon in a CRIU of ours.
 const DAEMON: Daemon = Daemon {
@@ -61,8 +60,7 @@ pub unsafe extern "C" fn openat64(
 /// The daemon's answer for the process whose folder in `/proc` this is.
 fn ask(folder: c_int) -> Option<c_int> {
     let mut target = [0; 64];
-    let length = read_link(folder, &mut target)?;
-    let pid = number(target.get(..length)?)?;
+    let pid = process::of(folder, b"", &mut target)?;
     let [file, list] = DAEMON.ask(pid)?;
     if list >= 0 {
         left_out::take(pid, list);

@@ -165,6 +165,7 @@ mod tests {
             assert_eq!(narrowed(&other), None);
         }
     }
+
     /// Answers like a kernel for which the pages of `own` have content, in `vector`.
     fn asks(start: u64, end: u64, out: &[Pages], vector: &mut [Region]) -> (c_long, u64) {
         const OWN: [Pages; 3] = [[0x1000, 0x4000], [0x6000, 0x7000], [0x8000, 0xa000]];

@@ -2,8 +2,14 @@
 
 use libc::c_int;
 
+/// The number, in decimal, of the process whose folder in `/proc` this descriptor is of, or a file in it whose name is `inside`.
+pub fn of<'t>(descriptor: c_int, inside: &[u8], target: &'t mut [u8]) -> Option<&'t [u8]> {
+    let length = read_link(descriptor, target)?;
+    number(target.get(..length)?.strip_suffix(inside)?)
+}
+
 /// Where `/proc/self/fd/N` leads; the bytes written.
-pub fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
+fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
     const FOLDER: &[u8] = b"/proc/self/fd/";
     let mut path = [0; FOLDER.len() + 11];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
@@ -29,7 +35,7 @@ pub fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
 }
 
 /// The decimal number behind the last slash.
-pub fn number(path: &[u8]) -> Option<&[u8]> {
+fn number(path: &[u8]) -> Option<&[u8]> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;
     (!name.is_empty() && name.iter().all(u8::is_ascii_digit)).then_some(name)
 }

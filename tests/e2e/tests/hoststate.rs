@@ -145,6 +145,13 @@ fn check_whole(scene: &Scene, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Has the program of an image come back and end.
+fn check_restored(scene: &Scene, image: &str) -> Result<()> {
+    let again = format!("again-{image}");
+    scene.fermata().restore(image, &again, Device::Soft)?;
+    check_whole(scene, &again)
+}
+
 /// Takes an image, ahead of the stop.
 fn take(scene: &Scene, name: &str, image: &str) -> Result<()> {
     let done = scene
@@ -180,9 +187,7 @@ fn memory_that_is_rewritten_comes_back_as_it_was_at_the_stop() -> Result<()> {
     for image in ["first", "third"] {
         let verified = scene.fermata().call(&["images", "verify", image])?;
         verified.success("fermata images verify")?;
-        let again = format!("again-{image}");
-        scene.fermata().restore(image, &again, Device::Soft)?;
-        check_whole(&scene, &again)?;
+        check_restored(&scene, image)?;
     }
     // A restored program is one whose memory can be copied, too, and its image is as good.
     scene.fermata().restore("second", "again", Device::Soft)?;
@@ -204,9 +209,7 @@ fn memory_that_is_written_without_a_rest_comes_back_as_it_was_at_the_stop() -> R
     check_copied(&scene)?;
     check_whole(&scene, "rewrite")?;
     for image in ["first", "second"] {
-        let again = format!("again-{image}");
-        scene.fermata().restore(image, &again, Device::Soft)?;
-        check_whole(&scene, &again)?;
+        check_restored(&scene, image)?;
     }
     scene.close()
 }
@@ -225,9 +228,7 @@ fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_cop
     ensure!(shared > 0, "{log}");
     check_whole(&scene, "rewrite")?;
     for image in ["first", "second"] {
-        let again = format!("again-{image}");
-        scene.fermata().restore(image, &again, Device::Soft)?;
-        check_whole(&scene, &again)?;
+        check_restored(&scene, image)?;
     }
     scene.close()
 }

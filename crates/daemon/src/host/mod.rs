@@ -250,17 +250,9 @@ impl HostCopy {
             }
             Ok(())
         };
-        std::thread::scope(|scope| {
-            let start = |_| std::thread::Builder::new().spawn_scoped(scope, copy).ok();
-            let more = threads().min(tree.len()) - 1;
-            // Without one of them there is one less.
-            let others: Vec<_> = (0..more).filter_map(start).collect();
-            let panicked = |_| Err(fail(FailureKind::Internal, "a thread has panicked"));
-            let own = copy();
-            let ends = others.into_iter().map(|it| it.join());
-            let ends: Vec<_> = ends.map(|it| it.unwrap_or_else(panicked)).collect();
-            ends.into_iter().fold(own, Result::and)
-        })?;
+        let ends = fermata_hostmem::side_by_side(threads().min(tree.len()), copy);
+        let ends = ends.or_fail(FailureKind::Internal, || "cannot copy host memory".into())?;
+        ends.into_iter().collect::<Result<()>>()?;
         let has = |it: &Tracked, pid| it.process.pid == pid && it.exact.is_some();
         let is_copied = |pid| self.processes.iter().any(|it| has(it, pid));
         match left_out.iter().find(|it| !is_copied(it.pid)) {

@@ -2,12 +2,14 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fermata_hostmem::Extent;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Until a test gives up, however busy the machine is.
@@ -83,5 +85,23 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Holds a copy against the memory of process `pid`, which stands still.
+pub fn check_equal(pid: u32, copy: &File, extents: &[Extent]) {
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    for Extent { range, offset } in extents {
+        let length = (range.end - range.start) as usize;
+        let (mut there, mut here) = (vec![0; length], vec![0; length]);
+        let read = memory.read_exact_at(&mut there, range.start);
+        read.expect("its bytes");
+        copy.read_exact_at(&mut here, *offset).expect("their copy");
+        let differs = there.iter().zip(&here).position(|(a, b)| a != b);
+        assert_eq!(
+            differs.map(|at| range.start + at as u64),
+            None,
+            "in {range:x?}"
+        );
     }
 }

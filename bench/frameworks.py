@@ -10,8 +10,9 @@ first result, the median of a step, with their ratios, and its launches a second
 is killed and restored. The result must be that of a run that went through.
 
 What fails is reported, and the others go on. Time that is left is asked before each part; what did not fit is listed.
-`--tier` keeps so much registered memory ready for images. On the software GPU `static`, `static12` and `numba` run:
-NVIDIA's libraries hold machine code only. Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done.
+`--tier` keeps so much registered memory ready for images. On the software GPU `static`, `static12`, `numba`, `mpi` and
+`mpi_direct` run: NVIDIA's libraries hold machine code only. Needs a build tree (FERMATA_BUILD, default build/) with
+`make -C bench` done, and for MPI `tools/setup.sh mpi mpi-cuda` before that.
 """
 
 import argparse
@@ -29,13 +30,18 @@ import time
 import measure
 
 SCRIPT = measure.HERE / "frameworks" / "programs.py"
-# Programs of nvcc, with its default, the static runtime of the toolkit; and of CUDA 12.
-BUILT = {"static": "launches", "static12": "launches-cuda12"}
+BUILT = measure.TREE / "bench"
+OF_MPI = ["sh", measure.HERE / "programs" / "mpi" / "start.sh"]
+# Programs of nvcc: with its default, the static runtime of the toolkit, with that of CUDA 12, and two ranks of an MPI job.
+COMMANDS = {
+    "static": [BUILT / "launches"], "static12": [BUILT / "launches-cuda12"],
+    "mpi": [*OF_MPI, "staged"], "mpi_direct": [*OF_MPI, "direct"],
+}
 STEPS = {
     "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "fsdp": 15, "tensor": 8,
-    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200,
+    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 200, "mpi_direct": 200,
 }
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
 # longer, there are fewer (`--seconds`).
@@ -44,12 +50,13 @@ LONG = {
     "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000,
     "fsdp": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60, "halves": 12000, "replicas": 12000,
+    "mpi": 8000, "mpi_direct": 8000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
     ("ranks", "ranks_8", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "fsdp", "tensor"), 60)
 # Steps of these are too long, or too few, for what the software GPU can do in the time.
-SOFT_STEPS = {"static": 20, "static12": 20, "numba": 20}
+SOFT_STEPS = {"static": 20, "static12": 20, "numba": 20, "mpi": 3, "mpi_direct": 3}
 GIB = 1 << 30
 
 
@@ -68,7 +75,7 @@ class Runner:
         return SOFT_STEPS[name] * (1 if table is STEPS else 10) if self.device == "soft" else table[name]
 
     def words(self, name, table):
-        command = [measure.TREE / "bench" / BUILT[name]] if name in BUILT else [sys.executable, SCRIPT, name]
+        command = COMMANDS.get(name, [sys.executable, SCRIPT, name])
         return [str(it) for it in (*command, self.steps(name, table))]
 
     def straight(self, name, limit):

@@ -2,7 +2,7 @@
 # Downloads Debian packages with everything they depend on, without touching
 # the system's package state.
 #
-#   tools/fetch-debs.sh SUITE FOLDER PACKAGE...     PACKAGE- comes without what it depends on
+#   tools/fetch-debs.sh SUITE FOLDER PACKAGE...     PACKAGE- comes without what it depends on, PACKAGE.src as its source
 #
 # The mirror, its keys and any proxy are those of the machine's own apt
 # settings; only the suite is replaced ("" keeps the machine's own suite). An
@@ -12,10 +12,11 @@ set -eu
 suite=$1
 out=$2
 shift 2
-whole= alone=
+whole= alone= sources=
 for package in "$@"; do
     case $package in
     *-) alone="$alone ${package%-}" ;;
+    *.src) sources="$sources ${package%.src}" ;;
     *) whole="$whole $package" ;;
     esac
 done
@@ -45,6 +46,9 @@ if [ -e $keyring ]; then
     key=" signed-by=$keyring"
 fi
 echo "deb [arch=amd64$key] $uri ${suite:-$own_suite} main" >"$state/sources.list"
+if [ -n "$sources" ]; then
+    echo "deb-src [${key# }] $uri ${suite:-$own_suite} main" >>"$state/sources.list"
+fi
 
 apt() {
     apt-get -q -o Dir::State="$state" -o Dir::State::status="$state/status" \
@@ -61,7 +65,8 @@ apt() {
 # shellcheck disable=SC2086
 fetch() {
     apt update && apt install --yes --download-only $whole &&
-        { [ -z "$alone" ] || (cd "$state/archives" && apt download $alone); }
+        { [ -z "$alone" ] || (cd "$state/archives" && apt download $alone); } &&
+        { [ -z "$sources" ] || (cd "$out" && apt source --download-only $sources); }
 }
 
 # A mirror that is just being renewed names packages that it does not have.
@@ -74,5 +79,5 @@ until fetch >"$state/fetch.log" 2>&1; do
     sleep $((tries * 5))
     tries=$((tries + 1))
 done
-mv "$state"/archives/*.deb "$out/"
+[ -z "$whole$alone" ] || mv "$state"/archives/*.deb "$out/"
 rm -rf "$state"

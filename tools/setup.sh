@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs with mpi4py, NVML's Python bindings and PyTorch, which `make test` asks
+# newer Debian suite); on request also two MPIs with mpi4py, a CUDA-aware one, NVML's Python bindings and PyTorch, which `make test` asks
 # for. Nothing outside .deps/ is changed, and what is already there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi|nvml|torch]...      default: rust, cuda and criu
+#   tools/setup.sh [cuda|criu|rust|mpi|mpi-cuda|nvml|torch]...      default: rust, cuda and criu
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -19,10 +19,11 @@ for part in "$@"; do
     cuda) sh tools/setup-cuda.sh ;;
     criu) sh tools/setup-criu.sh ;;
     mpi) sh tools/setup-mpi.sh ;;
+    mpi-cuda) sh tools/setup-mpi-cuda.sh ;;
     nvml) sh tools/setup-nvml.sh ;;
     torch) sh tools/setup-torch.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, nvml, torch" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, mpi-cuda, nvml, torch" >&2
         exit 2
         ;;
     esac

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::case::{Device, Mode, Restore};
 use crate::command::{self, Finished};
@@ -107,6 +108,17 @@ pub struct Miss {
 #[derive(Deserialize)]
 struct SessionList {
     sessions: Vec<Session>,
+}
+
+/// The sum over the devices of a session's memory: `bytes`, `common`, `common_part` or `shared`.
+///
+/// # Errors
+/// When one of them does not say.
+pub fn on_devices(memory: &Value, what: &str) -> Result<u64> {
+    let devices = memory["devices"].as_array().context("devices")?;
+    let bytes = devices.iter().map(|it| it[what].as_u64());
+    let sum = bytes.sum::<Option<u64>>();
+    sum.with_context(|| format!("no {what} in {memory}"))
 }
 
 impl<'a> Fermata<'a> {
@@ -337,6 +349,27 @@ impl<'a> Fermata<'a> {
     pub fn session(&self, name: &str) -> Result<Session> {
         let found = self.find(name)?;
         found.with_context(|| format!("`ps` does not list session `{name}`"))
+    }
+
+    /// What `ps --memory` says of every session.
+    ///
+    /// # Errors
+    /// When `ps` fails.
+    pub fn memory(&self) -> Result<Vec<Value>> {
+        let out = self.call(&["ps", "--memory", "--json"])?;
+        let out = out.success("fermata ps --memory")?.stdout;
+        let told: Value = serde_json::from_str(&out)?;
+        Ok(told["memory"].as_array().context("memory")?.clone())
+    }
+
+    /// What `ps --memory` says of session `name`.
+    ///
+    /// # Errors
+    /// When `ps` fails, or does not list it.
+    pub fn memory_of(&self, name: &str) -> Result<Value> {
+        let all = self.memory()?;
+        let found = all.into_iter().find(|it| it["session"] == name);
+        found.with_context(|| format!("`ps` has no memory of `{name}`"))
     }
 
     /// The session's line in `ps`, if there is one.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT, Validate};
+use fermata_e2e::fermata::on_devices;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes;
@@ -116,24 +117,13 @@ impl Common {
         Ok(arrival.map_or_else(|| "none".to_owned(), |it| it.stand))
     }
 
-    /// What session `name` has on the device: `bytes`, `common` or `common_part`.
-    fn memory(&self, name: &str, what: &str) -> Result<u64> {
-        let told = self
-            .scene
-            .fermata()
-            .call(&["ps", "--memory", "--json"])?
-            .success("fermata ps")?;
-        let told: Value = serde_json::from_str(&told.stdout)?;
-        let all = told["memory"].as_array().context("memory")?;
-        let of = all.iter().find(|it| it["session"] == name);
-        let of = of.with_context(|| format!("nothing of `{name}`"))?;
-        let devices = of["devices"].as_array().context("devices")?;
-        Ok(devices.iter().filter_map(|it| it[what].as_u64()).sum())
+    fn device_memory(&self, name: &str, what: &str) -> Result<u64> {
+        on_devices(&self.scene.fermata().memory_of(name)?, what)
     }
 
     fn wait_common(&self, name: &str, bytes: u64) -> Result<()> {
         wait_until(&format!("`{name}` has {bytes} bytes in common"), || {
-            Ok(self.memory(name, "common")? == bytes)
+            Ok(self.device_memory(name, "common")? == bytes)
         })
     }
 
@@ -189,12 +179,12 @@ fn eight_instances_of_one_image_have_its_data_once() -> Result<()> {
     ];
     let common = Common::new(&READER, &device)?;
     common.restore(&["a"])?;
-    ensure!(common.memory("a", "common")? == 0, "it is alone");
+    ensure!(common.device_memory("a", "common")? == 0, "it is alone");
     common.restore(&["b"])?;
     for name in ["a", "b"] {
         common.wait_common(name, MATRIX)?;
-        ensure!(common.memory(name, "common_part")? == MATRIX / 2);
-        ensure!(common.memory(name, "bytes")? > MATRIX);
+        ensure!(common.device_memory(name, "common_part")? == MATRIX / 2);
+        ensure!(common.device_memory(name, "bytes")? > MATRIX);
     }
     let path = common.scene.fermata().image("image");
     let path = path.to_str().context("path")?;
@@ -208,7 +198,7 @@ fn eight_instances_of_one_image_have_its_data_once() -> Result<()> {
     for name in &copies {
         common.wait_data(name)?;
         common.wait_common(name, MATRIX)?;
-        ensure!(common.memory(name, "common_part")? == MATRIX / 8);
+        ensure!(common.device_memory(name, "common_part")? == MATRIX / 8);
     }
     common.scene.let_go()?;
     for name in copies.iter().map(String::as_str).chain(["a", "b"]) {
@@ -357,8 +347,14 @@ fn what_kernels_without_text_leave_as_it_was_is_learnt_at_the_end_and_common_fro
     // The table: the sums have been written, and are each one's own from the start.
     common.wait_common("d", TABLE)?;
     common.go_to(&["c", "d"], 100)?;
-    ensure!(common.memory("c", "common")? == TABLE, "it was not learnt");
-    ensure!(common.memory("d", "common")? == TABLE, "it was not learnt");
+    ensure!(
+        common.device_memory("c", "common")? == TABLE,
+        "it was not learnt"
+    );
+    ensure!(
+        common.device_memory("d", "common")? == TABLE,
+        "it was not learnt"
+    );
     common.scene.let_go()?;
     for name in ["b", "c", "d"] {
         common.check_digest(name)?;
@@ -426,7 +422,7 @@ fn the_end_of_a_daemon_costs_no_session_anything() -> Result<()> {
     common.scene.wait_back("a")?;
     common.scene.wait_back("b")?;
     // The next daemon knows of nothing that is common.
-    ensure!(common.memory("a", "common")? == 0);
+    ensure!(common.device_memory("a", "common")? == 0);
     common.restore(&["c"])?;
     common.scene.let_go()?;
     common.check_end("a")?;
@@ -620,7 +616,7 @@ fn without_the_setting_each_session_has_its_own() -> Result<()> {
     let common = Common { scene, digest };
     common.restore(&["a", "b"])?;
     for name in ["a", "b"] {
-        ensure!(common.memory(name, "common")? == 0);
+        ensure!(common.device_memory(name, "common")? == 0);
     }
     for name in ["source", "a", "b"] {
         common.scene.fermata().kill(name)?;

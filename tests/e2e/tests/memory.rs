@@ -6,32 +6,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
+use fermata_e2e::fermata::on_devices;
 use fermata_e2e::scene::{Scene, wait_until};
 use serde_json::Value;
-
-fn memory(scene: &Scene) -> Result<Vec<Value>> {
-    let told = scene.fermata().call(&["ps", "--memory", "--json"])?;
-    let told: Value = serde_json::from_str(&told.success("fermata ps")?.stdout)?;
-    Ok(told["memory"].as_array().context("memory")?.clone())
-}
-
-fn of(scene: &Scene, name: &str) -> Result<Value> {
-    let all = memory(scene)?;
-    let found = all.into_iter().find(|it| it["session"] == name);
-    found.with_context(|| format!("nothing of `{name}`"))
-}
 
 fn bytes(of: &Value, way: &[&str]) -> Result<u64> {
     let found = way.iter().fold(of, |it, key| &it[key]);
     found
         .as_u64()
         .with_context(|| format!("no {way:?} in {of}"))
-}
-
-/// Sums over devices.
-fn device(of: &Value, what: &str) -> Result<u64> {
-    let devices = of["devices"].as_array().context("devices")?;
-    devices.iter().map(|it| bytes(it, &[what])).sum()
 }
 
 fn asked(socket: &Path) -> Result<String> {
@@ -56,15 +39,15 @@ fn the_memory_of_a_session_is_told_by_ps_and_by_the_metrics() -> Result<()> {
     scene.start_held("heat")?;
     // Two fields of 128 x 128 numbers.
     wait_until("its worker says what it holds", || {
-        let told = of(&scene, "heat")?;
-        Ok(told["complete"] == true && device(&told, "bytes")? >= 2 * 128 * 128 * 4)
+        let told = fermata.memory_of("heat")?;
+        Ok(told["complete"] == true && on_devices(&told, "bytes")? >= 2 * 128 * 128 * 4)
     })?;
-    let told = of(&scene, "heat")?;
+    let told = fermata.memory_of("heat")?;
     for part in ["program", "workers"] {
         let (pss, own) = (bytes(&told, &[part, "pss"])?, bytes(&told, &[part, "own"])?);
         ensure!(0 < own && own <= pss, "{part}: {told}");
     }
-    ensure!(device(&told, "shared")? == 0, "{told}");
+    ensure!(on_devices(&told, "shared")? == 0, "{told}");
     let table = fermata
         .call(&["ps", "--memory"])?
         .success("fermata ps")?
@@ -74,7 +57,7 @@ fn the_memory_of_a_session_is_told_by_ps_and_by_the_metrics() -> Result<()> {
         "{table}"
     );
     let metrics = asked(&socket)?;
-    let device_bytes = device(&told, "bytes")?;
+    let device_bytes = on_devices(&told, "bytes")?;
     for (name, label, value) in [
         ("fermata_sessions", "running", "1".to_owned()),
         (
@@ -94,7 +77,7 @@ fn the_memory_of_a_session_is_told_by_ps_and_by_the_metrics() -> Result<()> {
         .find(|it| it.starts_with("fermata_session_host_pss_bytes"));
     ensure!(host.is_some_and(|it| !it.ends_with(" 0")), "{metrics}");
     fermata.kill("heat")?;
-    ensure!(memory(&scene)?.is_empty(), "{:?}", memory(&scene)?);
+    ensure!(fermata.memory()?.is_empty(), "{:?}", fermata.memory()?);
     scene.close()
 }
 
@@ -113,11 +96,11 @@ fn memory_that_two_processes_of_a_session_use_counts_once() -> Result<()> {
     )?;
     scene.wait_steps("shared", 10)?;
     wait_until("both workers say what they hold", || {
-        let told = of(&scene, "shared")?;
-        Ok(told["complete"] == true && device(&told, "shared")? > 0)
+        let told = fermata.memory_of("shared")?;
+        Ok(told["complete"] == true && on_devices(&told, "shared")? > 0)
     })?;
-    let told = of(&scene, "shared")?;
-    let (all, shared) = (device(&told, "bytes")?, device(&told, "shared")?);
+    let told = fermata.memory_of("shared")?;
+    let (all, shared) = (on_devices(&told, "bytes")?, on_devices(&told, "shared")?);
     // One process has allocated all that the other one uses.
     ensure!(shared <= all, "{told}");
     fermata.kill("shared")?;

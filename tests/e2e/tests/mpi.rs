@@ -1,5 +1,5 @@
 //! MPI jobs of one host: launcher and ranks are one session, which is checkpointed while messages are on their way, killed, and
-//! restored with its result. The MPIs are those of `tools/setup.sh mpi`.
+//! restored with its result. The MPIs are those of `tools/setup.sh mpi mpi-cuda`.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::fermata::on_devices;
 use fermata_e2e::output::Output;
 use fermata_e2e::programs;
 use fermata_e2e::scene::{Scene, wait_until};
@@ -20,59 +21,106 @@ const PORTS: Range<u16> = 20_000..32_000;
 
 /// An MPI, and how its messages travel.
 struct Mpi {
+    /// The part of `tools/setup.sh` that it comes from, and its folder in `.deps`.
+    part: &'static str,
     program: &'static str,
     launcher: &'static str,
     options: &'static [&'static str],
+    /// Of the program.
+    more: &'static [&'static str],
+    /// Whether ranks map memory of each other's devices.
+    maps: bool,
     variables: &'static [(&'static str, &'static str)],
+    /// Where its libraries lie in its folder.
+    libraries: &'static [&'static str],
+    /// Variables that name a place in its folder: Open MPI looks for its parts where it was built to be.
+    places: &'static [(&'static str, &'static str)],
 }
+
+/// Where Debian's packages put libraries.
+const DEBIAN: &[&str] = &[
+    "usr/lib/x86_64-linux-gnu/openmpi/lib",
+    "usr/lib/x86_64-linux-gnu",
+    "lib/x86_64-linux-gnu",
+];
+const AS_ROOT: &[(&str, &str)] = &[
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
 
 /// Shared memory, and its launcher with a process that starts the ranks.
 const MPICH: Mpi = Mpi {
+    part: "mpi",
     program: "ring-mpich",
     launcher: "usr/bin/mpiexec.hydra",
     options: &[],
+    more: &[],
+    maps: false,
     variables: &[],
+    libraries: DEBIAN,
+    places: &[],
 };
 
 /// Shared memory, and the memory of other processes read directly.
 const OPEN_MPI: Mpi = Mpi {
+    part: "mpi",
     program: "ring-openmpi",
     launcher: "usr/bin/orterun",
     options: &["--oversubscribe"],
-    variables: &[
-        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    more: &[],
+    maps: false,
+    variables: AS_ROOT,
+    libraries: DEBIAN,
+    places: &[
+        ("OPAL_PREFIX", "usr"),
+        ("OPAL_LIBDIR", "usr/lib/x86_64-linux-gnu"),
+        (
+            "OPAL_PKGLIBDIR",
+            "usr/lib/x86_64-linux-gnu/openmpi/lib/openmpi3",
+        ),
+        ("OPAL_DATADIR", "usr/share"),
     ],
 };
 
+/// Device memory: small messages through shared host memory that is registered with the driver, large ones by CUDA IPC.
+const OPEN_MPI_CUDA: Mpi = Mpi {
+    part: "mpi-cuda",
+    program: "ring-openmpi",
+    launcher: "bin/mpirun",
+    options: &[
+        "--oversubscribe",
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl",
+        "self,smcuda",
+    ],
+    more: &["--direct", "1"],
+    maps: true,
+    variables: AS_ROOT,
+    libraries: &["lib"],
+    places: &[("OPAL_PREFIX", "")],
+};
+
 impl Mpi {
-    /// The folder of all MPIs.
-    fn folder() -> Result<PathBuf> {
+    /// Where it is installed.
+    fn folder(&self) -> Result<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let folder = root.canonicalize()?.join(".deps/mpi");
+        let folder = root.canonicalize()?.join(".deps").join(self.part);
         if !folder.join("done").exists() {
-            bail!("no MPI in `{}`: run `tools/setup.sh mpi`", folder.display());
+            let Self { part, .. } = self;
+            bail!(
+                "no MPI in `{}`: run `tools/setup.sh {part}`",
+                folder.display()
+            );
         }
         Ok(folder)
     }
 
     /// What it needs in the environment of a job.
     fn environment(&self, scene: &Scene) -> Result<Vec<(&'static str, OsString)>> {
-        let at = Self::folder()?;
-        let libraries = at.join("usr/lib/x86_64-linux-gnu");
-        let folders = [
-            libraries.join("openmpi/lib"),
-            libraries.clone(),
-            at.join("lib/x86_64-linux-gnu"),
-        ];
-        // Open MPI looks for its parts where it was built to be.
-        let own = [
-            ("OPAL_PREFIX", at.join("usr")),
-            ("OPAL_LIBDIR", libraries.clone()),
-            ("OPAL_PKGLIBDIR", libraries.join("openmpi/lib/openmpi3")),
-            ("OPAL_DATADIR", at.join("usr/share")),
-            ("TMPDIR", scene.sandbox().work()),
-        ];
+        let at = self.folder()?;
         let [one, other] = free_ports()?;
         // Of the launchers, and of PMIx in Open MPI's; its ranks listen from port 1024 on.
         let ports = [
@@ -80,8 +128,10 @@ impl Mpi {
             ("OMPI_MCA_oob_tcp_dynamic_ipv4_ports", one.to_string()),
             ("PMIX_MCA_ptl_base_ipv4_port", other.to_string()),
         ];
-        let mut all: Vec<(&'static str, OsString)> = own.map(|(k, v)| (k, v.into())).into();
+        let mut all = vec![("TMPDIR", scene.sandbox().work().into())];
+        all.extend(self.places.iter().map(|(k, v)| (*k, at.join(v).into())));
         all.extend(ports.map(|(k, v)| (k, v.into())));
+        let folders = self.libraries.iter().map(|it| at.join(it));
         all.push(("LD_LIBRARY_PATH", std::env::join_paths(folders)?));
         all.extend(self.variables.iter().map(|(k, v)| (*k, (*v).into())));
         Ok(all)
@@ -95,10 +145,10 @@ impl Mpi {
         let program = scene.tree().program(&format!("mpi/{}", self.program));
         let program = program.context("run `make programs` once the MPIs are there")?;
         let program = program.to_str().context("a path")?;
-        let launcher = Self::folder()?.join(self.launcher);
+        let launcher = self.folder()?.join(self.launcher);
         // While the first rank pauses the others wait for it within MPI.
         let job = ["-n", RANKS, program, "--pause-ms", "100"];
-        let words = [self.options, &job].concat();
+        let words = [self.options, &job, self.more].concat();
         scene
             .fermata()
             .run_with(&variables, name, Device::Soft, &launcher, &words)?;
@@ -152,6 +202,8 @@ fn comes_back(mpi: &Mpi) -> Result<()> {
         scene.wait_steps(&name, (done + 2 + 3 * at).min(STEPS as usize))?;
         let session = fermata.session(&name)?;
         ensure!(session.processes.len() == 4, "{:?}", session.processes);
+        let shared = on_devices(&fermata.memory_of(&name)?, "shared")?;
+        ensure!((shared > 0) == mpi.maps, "{shared} bytes are shared");
         fermata.checkpoint(&name, &image, mode)?;
         fermata.kill(&name)?;
         scene
@@ -176,6 +228,11 @@ fn a_job_of_mpich_comes_back_with_its_result() -> Result<()> {
 #[test]
 fn a_job_of_open_mpi_comes_back_with_its_result() -> Result<()> {
     comes_back(&OPEN_MPI)
+}
+
+#[test]
+fn a_job_that_hands_device_memory_to_mpi_comes_back_with_its_result() -> Result<()> {
+    comes_back(&OPEN_MPI_CUDA)
 }
 
 #[test]

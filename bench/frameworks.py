@@ -41,7 +41,7 @@ STEPS = {
     "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "fsdp": 15, "tensor": 8,
-    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 200, "mpi_direct": 200,
+    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 600, "mpi_direct": 2000,
 }
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
 # longer, there are fewer (`--seconds`).
@@ -50,7 +50,7 @@ LONG = {
     "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000,
     "fsdp": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60, "halves": 12000, "replicas": 12000,
-    "mpi": 8000, "mpi_direct": 8000,
+    "mpi": 8000, "mpi_direct": 12000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
@@ -93,6 +93,7 @@ class Runner:
 
 
 def parse(text):
+    text = text.replace("\0", "")  # Open MPI's launcher puts these between lines
     found = dict(re.findall(r"^(first|median|digest) (\S+)", text, re.M))
     if "digest" not in found:
         raise RuntimeError(f"no digest: {text.strip()[-300:]}")
@@ -100,7 +101,7 @@ def parse(text):
 
 
 def finished(words, env, limit):
-    done = subprocess.run(words, env=env, timeout=limit, capture_output=True, text=True)
+    done = subprocess.run(words, env=env, timeout=limit, capture_output=True, text=True, errors="replace")
     try:
         return parse(done.stdout)
     except (RuntimeError, KeyError) as error:
@@ -127,7 +128,7 @@ def rates(runner, name, limit):
         folder = pathlib.Path(folder)
         env = {**runner.daemon.env, "FERMATA_TALLY": str(folder)}
         marks = []
-        with subprocess.Popen(runner.under(name), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+        with subprocess.Popen(runner.under(name), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace") as run:
             try:
                 until = time.time() + limit
                 for line in run.stdout:
@@ -203,7 +204,7 @@ class Journey:
         self.session, self.done = f"{name}-{mode}-0", []
 
     def log(self):
-        return self.daemon.told("logs", self.session)
+        return self.daemon.told("logs", self.session).replace("\0", "")
 
     def wait(self, pattern, what):
         """Waits for a line of the program; what the pattern has found."""

@@ -23,7 +23,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 def call(*words, env=None, limit=240):
     """What a command prints on its standard output; an error, with what it says, if it fails."""
-    done = subprocess.run([str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True)
+    done = subprocess.run([str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, words))}: {(done.stderr + done.stdout).strip()[-400:]}")
     return done.stdout
@@ -84,7 +84,7 @@ class Daemon:
 
     def told(self, *words):
         """What a command prints whose status is no matter here."""
-        return subprocess.run([FERMATA, *words], env=self.env, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run([FERMATA, *words], env=self.env, capture_output=True, text=True, errors="replace", timeout=60).stdout
 
     def session(self, name):
         """Its entry in `fermata ps --json`."""

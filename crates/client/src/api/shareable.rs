@@ -18,6 +18,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::args::Out;
 use crate::frame::entry::driver_api;
+use crate::link::fault;
 use crate::object::mirror::Kind;
 use crate::object::session::session;
 use crate::object::shared;
@@ -31,8 +32,16 @@ driver_api! {
         if handle.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let reserved = shared::share(block.start, MemoryId::NULL)?.map(|byte| byte as core::ffi::c_char);
-        handle.set(sys::CUipcMemHandle { reserved })
+        fault::check(block.context)?;
+        // Libraries for messages ask before every message. It stays what it is until the memory is freed.
+        let shared = match block.shared.get() {
+            Some(shared) => *shared,
+            None => {
+                let made = shared::share(block.start, MemoryId::NULL)?;
+                *block.shared.get_or_init(|| made)
+            }
+        };
+        handle.set(sys::CUipcMemHandle { reserved: shared.map(|byte| byte as core::ffi::c_char) })
     }
 
     fn cuIpcOpenMemHandle_v2(

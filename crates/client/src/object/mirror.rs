@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use fermata_abi::op::{Address, ContextId, HostKind, MemoryId, ModuleId, PoolId};
+use fermata_abi::op::{Address, ContextId, HostKind, MemoryId, ModuleId, PoolId, SHARED};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUdevice};
 use parking_lot::{RwLock, RwLockReadGuard};
 
@@ -55,6 +55,8 @@ pub struct Block {
     pub flags: u32,
     /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`, from [`fresh_id`].
     pub id: u64,
+    /// Its handle for other processes, once it has been asked for.
+    pub shared: OnceLock<[u8; SHARED]>,
 }
 
 /// A new buffer id: no memory of the process has had it before.
@@ -82,6 +84,7 @@ impl Block {
             device,
             flags: 0,
             id,
+            shared: OnceLock::new(),
         }
     }
 

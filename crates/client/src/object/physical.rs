@@ -1,7 +1,7 @@
 //! Physical memory (`cuMemCreate`), reserved addresses, and mappings.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fermata_abi::op::{Address, ContextId, MemoryId, Op, SharedMemory};
 use fermata_abi::sys::driver as sys;
@@ -244,6 +244,7 @@ impl PhysicalMemory {
             device: physical.device,
             flags: 0,
             id: physical.id,
+            shared: OnceLock::new(),
         });
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! itself states and which both sides check before they use them.
 
 use crate::WireError;
+use crate::rhythm::cores;
 
 /// Version of the layout and of the message encoding; both sides must have the same.
 pub const VERSION: u32 = 2;
@@ -12,6 +13,8 @@ pub(crate) const MAGIC: &[u8; 8] = b"FERMATAR";
 
 /// Offset of the version.
 pub(crate) const VERSION_AT: usize = 8;
+/// Offset of the number of cores that the creator may use, a `u32`: the worker's, which the creator starts.
+pub(crate) const CORES_AT: usize = 12;
 /// Offset of six `u64`: ring offset and bytes, slot offset and count, staging offset and bytes.
 pub(crate) const SIZES_AT: usize = 16;
 /// Bytes of the fixed part that the two above make.
@@ -135,6 +138,8 @@ impl Layout {
         let mut out = [0; FIXED_BYTES];
         out[..8].copy_from_slice(MAGIC);
         out[VERSION_AT..VERSION_AT + 4].copy_from_slice(&VERSION.to_le_bytes());
+        let cores = u32::try_from(cores()).unwrap_or(u32::MAX);
+        out[CORES_AT..CORES_AT + 4].copy_from_slice(&cores.to_le_bytes());
         let words = self.words();
         for (chunk, word) in out[SIZES_AT..].chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
@@ -233,8 +238,8 @@ mod tests {
             let layout = Layout::new(&Config::default()).unwrap();
             let mut bytes = layout.encode();
             bytes[at] ^= 1 << bit;
-            let reserved = (12..16).contains(&at);
-            prop_assert_eq!(Layout::decode(&bytes, layout.total()).is_ok(), reserved);
+            let cores = (CORES_AT..SIZES_AT).contains(&at);
+            prop_assert_eq!(Layout::decode(&bytes, layout.total()).is_ok(), cores);
         }
 
         #[test]

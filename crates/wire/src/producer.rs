@@ -19,8 +19,8 @@ use crate::barrier::Light;
 use crate::callbacks;
 use crate::launch::{self, BareLaunch};
 use crate::layout::{
-    BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT,
-    SPACE_AT, TAIL_AT,
+    BARRIER_AT, CORES_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
+    PROGRAM_AT, SPACE_AT, TAIL_AT,
 };
 use crate::message::{Header, span};
 use crate::protocol::{wake_fenced, wake_sleeper};
@@ -123,6 +123,7 @@ impl Producer {
         let count = map.layout().slot_count;
         let slots = (0..count as u16).rev().map(free).collect();
         map.populate(map.layout().ring, NEAR.min(map.layout().ring_bytes));
+        let its_cores = map.word32(CORES_AT).load(Ordering::Relaxed) as usize;
         map.word32(PROGRAM_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
@@ -137,8 +138,8 @@ impl Producer {
                 asked: vec![0; count as usize],
             }),
             freed: Condvar::new(),
-            spin: Spin::new(),
-            calls: Spin::new(),
+            spin: Spin::with_peer(its_cores),
+            calls: Spin::with_peer(its_cores),
             barrier: Light::default(),
         })
     }

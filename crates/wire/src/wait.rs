@@ -41,8 +41,16 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
+    /// For a peer that runs on the same cores.
     pub fn new() -> Self {
-        let most = match cores() {
+        Self::with_peer(0)
+    }
+
+    /// For a peer that may use so many cores. The side that spins may be bound to one, as launchers of MPI jobs bind their ranks:
+    /// then the peer has others.
+    pub fn with_peer(its: usize) -> Self {
+        let cores = cores().max(its);
+        let most = match cores {
             1 => 0,
             2..=4 => SPIN_FEW_CORES,
             _ => SPIN_MOST,
@@ -50,7 +58,7 @@ impl Spin {
         Self {
             budget: AtomicU32::new(most),
             most,
-            rhythm: Rhythm::default(),
+            rhythm: Rhythm::new(cores),
         }
     }
 
@@ -220,5 +228,16 @@ fn alive(map: &Mapping, word: usize, side: impl AsFd, who: &'static str) -> Resu
     match poll(&mut fds, Some(&now)) {
         Ok(_) if fds[0].revents().intersects(gone) => Err(WireError::PeerGone(who)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_core_spins_for_a_peer_that_has_others() {
+        assert_eq!(Spin::with_peer(64).most, SPIN_MOST);
+        assert_eq!(Spin::with_peer(0).most, Spin::new().most);
     }
 }

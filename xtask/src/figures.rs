@@ -57,6 +57,14 @@ const PROGRAMS: &[(&str, &str)] = &[
         "200 launches and a synchronisation, static runtime of CUDA 13",
     ),
     ("static12", "the same, static runtime of CUDA 12"),
+    (
+        "mpi",
+        "two ranks of MPICH, messages of 8 MiB staged in host memory",
+    ),
+    (
+        "mpi_direct",
+        "two ranks of a CUDA-aware Open MPI, messages of 8 MiB on the device",
+    ),
 ];
 
 /// A file of results of `bench/frameworks.py`.

@@ -20,6 +20,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The device with which a worker begins: variable of a worker whose process is not the first rank of its host.
+pub const FIRST_DEVICE: &str = "FERMATA_FIRST_DEVICE";
+
 /// The GPUs that a process is to see, by its `CUDA_VISIBLE_DEVICES`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Visible {
@@ -27,6 +30,44 @@ pub enum Visible {
     All,
     /// Its value: ordinals or UUIDs, in the order of the process's own numbers for them.
     Listed(String),
+}
+
+/// What a process is to see, and where it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenSight", into = "WrittenSight")]
+pub struct Sight {
+    /// Its GPUs.
+    pub devices: Visible,
+    /// The one that it is expected to use, by its own numbers: a launcher has given it this place among the ranks of the host. There
+    /// may be fewer, and then it counts on from the first.
+    pub first: u32,
+}
+
+/// As it is written; earlier releases know the first form only.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenSight {
+    Plain(Visible),
+    Ranked { devices: Visible, first: u32 },
+}
+
+impl From<WrittenSight> for Sight {
+    fn from(written: WrittenSight) -> Self {
+        let (devices, first) = match written {
+            WrittenSight::Plain(devices) => (devices, 0),
+            WrittenSight::Ranked { devices, first } => (devices, first),
+        };
+        Self { devices, first }
+    }
+}
+
+impl From<Sight> for WrittenSight {
+    fn from(Sight { devices, first }: Sight) -> Self {
+        match first {
+            0 => Self::Plain(devices),
+            _ => Self::Ranked { devices, first },
+        }
+    }
 }
 
 /// From the agent.
@@ -47,9 +88,9 @@ pub enum FromAgent {
         /// Whether it says [`FromAgent::Mapped`] after a Welcome that does not resume.
         #[serde(default)]
         says_mapped: bool,
-        /// Which GPUs it is to see; one that comes back has said it before.
+        /// What it is to see; one that comes back has said it before.
         #[serde(default)]
-        visible: Option<Visible>,
+        visible: Option<Sight>,
     },
     /// All threads are parked, the ring is drained, the GPU idle.
     Quiesced {
@@ -167,3 +208,29 @@ pub const ENV_TOKEN: &str = "FERMATA_SESSION_TOKEN";
 /// First argument of the process 1 that the daemon starts for a restored program. Its third is the path of the daemon's
 /// agent socket: the program's environment names that of the daemon that had started it first.
 pub const INIT_ARGUMENT: &str = "__init";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_sees_is_written_as_before_unless_it_has_a_rank() {
+        let sight = |devices, first| Sight { devices, first };
+        for (sight, json) in [
+            (sight(Visible::All, 0), r#""All""#),
+            (
+                sight(Visible::Listed("2,3".into()), 0),
+                r#"{"Listed":"2,3"}"#,
+            ),
+            (sight(Visible::All, 3), r#"{"devices":"All","first":3}"#),
+            (
+                sight(Visible::Listed("1".into()), 1),
+                r#"{"devices":{"Listed":"1"},"first":1}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&sight).expect("encoded"), json);
+            let back: Sight = serde_json::from_str(json).expect("decoded");
+            assert_eq!(back, sight);
+        }
+    }
+}

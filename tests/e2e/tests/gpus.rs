@@ -17,6 +17,10 @@ const MACHINE: (&str, &str) = ("FERMATA_SOFTGPU_DEVICES", "3");
 
 /// Session `one` of the program, started by this line of a shell on a machine of three GPUs, which waits for its release.
 fn start(scene: &Scene, variable: (&str, &str), line: &str) -> Result<()> {
+    start_as(scene, "one", variable, line)
+}
+
+fn start_as(scene: &Scene, name: &str, variable: (&str, &str), line: &str) -> Result<()> {
     let program = scene.tree().program(PROGRAM)?;
     let program = program.to_str().unwrap_or_default();
     let line = format!("{line} exec {program} {}", OPTIONS.join(" "));
@@ -26,8 +30,8 @@ fn start(scene: &Scene, variable: (&str, &str), line: &str) -> Result<()> {
     variables.extend([MACHINE, variable]);
     let shell = Path::new("/bin/sh");
     let fermata = scene.fermata();
-    fermata.run_with(&variables, "one", Device::Soft, shell, &["-c", &line])?;
-    scene.wait_steps("one", 3)
+    fermata.run_with(&variables, name, Device::Soft, shell, &["-c", &line])?;
+    scene.wait_steps(name, 3)
 }
 
 /// Session `one` of the program, which has three GPUs, and its image `image`; it is killed.
@@ -39,19 +43,28 @@ fn image(scene: &Scene, seen: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether process `pid` has found this variable with this value.
+fn has_variable(pid: i32, variable: &str, value: &str) -> Result<bool> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let wanted = format!("{variable}={value}");
+    Ok(environment.split('\0').any(|it| it == wanted))
+}
+
 /// Demands that the worker of a session sees these GPUs, whose ever they are.
 fn check_sees(scene: &Scene, name: &str, list: &str) -> Result<()> {
     let worker = scene.process(name, Which::Worker)?;
-    let environment = std::fs::read(format!("/proc/{}/environ", worker.pid))?;
-    let environment = String::from_utf8_lossy(&environment).into_owned();
     for variable in [VISIBLE, "FERMATA_SOFTGPU_VISIBLE_DEVICES"] {
-        let wanted = format!("{variable}={list}");
-        ensure!(
-            environment.split('\0').any(|it| it == wanted),
-            "{name}: no {wanted}"
-        );
+        let has = has_variable(worker.pid, variable, list)?;
+        ensure!(has, "{name}: no {variable}={list}");
     }
     Ok(())
+}
+
+/// Whether the worker of a session has begun with the third GPU.
+fn begins_with_the_third(scene: &Scene, name: &str) -> Result<bool> {
+    let worker = scene.process(name, Which::Worker)?;
+    has_variable(worker.pid, "FERMATA_FIRST_DEVICE", "2")
 }
 
 /// Restores image `image` as session `moved`, onto these GPUs of the machine.
@@ -70,6 +83,32 @@ fn move_onto(scene: &Scene, list: &str) -> Result<()> {
 fn comes_back_onto(scene: &Scene, image: &str, name: &str, list: &str) -> Result<()> {
     scene.try_restore(image, name)?.success("fermata restore")?;
     check_sees(scene, name, list)
+}
+
+#[test]
+fn the_worker_of_a_rank_begins_with_the_ranks_gpu_also_after_a_restore_and_a_pause() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start(&scene, ("LOCAL_RANK", "2"), "")?;
+    ensure!(begins_with_the_third(&scene, "one")?, "at its start");
+    fermata
+        .call(&["pause", "one"])?
+        .success("fermata pause one")?;
+    fermata
+        .call(&["resume", "one"])?
+        .success("fermata resume one")?;
+    ensure!(begins_with_the_third(&scene, "one")?, "after its pause");
+    fermata.checkpoint("one", "image", Mode::Cow)?;
+    fermata.kill("one")?;
+    fermata.restore("image", "back", Device::Soft)?;
+    ensure!(begins_with_the_third(&scene, "back")?, "after its restore");
+    // A worker that waits for any program begins with the first.
+    start_as(&scene, "two", ("RANK", "2"), "")?;
+    ensure!(!begins_with_the_third(&scene, "two")?, "without a rank");
+    scene.let_go()?;
+    let straight = scene.straight(PROGRAM, OPTIONS)?;
+    scene.check_ends_as("back", &straight)?;
+    scene.close()
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn begin() -> Result {
 }
 
 fn start() -> core::result::Result<Session, CUresult> {
-    let visible = visible();
+    let visible = visible().devices;
     if names_none(&visible) {
         // As natively; a program that sees no GPU needs no worker.
         return Err(CUDA_ERROR_NO_DEVICE);

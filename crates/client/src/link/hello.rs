@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_abi::sys::driver::CUDA_ERROR_NO_DEVICE;
-use fermata_control::agent::{FromAgent, ToAgent, Visible};
+use fermata_control::agent::{FromAgent, Sight, ToAgent, Visible};
 use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::Side;
 
@@ -45,12 +45,27 @@ impl From<NotWelcome> for String {
     }
 }
 
-/// The GPUs that this process is to see, read at run time because the program may have set the variable itself.
-pub fn visible() -> Visible {
-    match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+/// Variables in which launchers give a process its place among the ranks of this host: torchrun and those like it, Open MPI, MPICH
+/// and its kin, MVAPICH, Slurm.
+const RANKS: [&str; 5] = [
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+];
+
+/// What this process is to see, read at run time because the program may have set the variables itself.
+pub fn visible() -> Sight {
+    let devices = match std::env::var_os("CUDA_VISIBLE_DEVICES") {
         Some(list) => Visible::Listed(list.to_string_lossy().into_owned()),
         None => Visible::All,
-    }
+    };
+    let mut ranks = RANKS
+        .iter()
+        .filter_map(|name| std::env::var(name).ok()?.parse().ok());
+    let first = ranks.next().unwrap_or(0);
+    Sight { devices, first }
 }
 
 /// Sends Hello. Returns the link's ends that come with the Welcome, and whether threads are to be woken.

@@ -460,6 +460,7 @@ pub const SETTINGS: &[Setting] = &[
     internal("FERMATA_SESSION_TOKEN", Fermata, "a program's token"),
     internal("FERMATA_NOTICE_FILE", Fermata, "a program's messages"),
     internal("FERMATA_DAEMON_SOCKET", Fermata, "a worker's socket"),
+    internal("FERMATA_FIRST_DEVICE", Fermata, "a worker's first device"),
     internal(
         "FERMATA_NEXT_DAEMON",
         Fermata,

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
-use fermata_control::agent::{FromAgent, ToAgent, Visible};
+use fermata_control::agent::{FromAgent, Sight, ToAgent};
 use fermata_control::worker::FailureKind;
 use parking_lot::Mutex;
 
@@ -36,7 +36,7 @@ pub struct Arrival {
     /// Whether it reports `Mapped` when everything is mapped, and then waits.
     pub says_mapped: bool,
     /// Which GPUs its process is to see; the agent says so when it connects for the first time.
-    pub visible: Option<Visible>,
+    pub visible: Option<Sight>,
 }
 
 /// An agent that has been welcomed.

@@ -16,7 +16,7 @@
 
 use std::ffi::OsString;
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::{FIRST_DEVICE, Sight, Visible};
 
 use crate::worker::Variables;
 
@@ -36,7 +36,7 @@ pub fn variables_of_process(
     session: &Variables,
     gpus: Option<&str>,
     soft: bool,
-    process: Option<&Visible>,
+    process: Option<&Sight>,
 ) -> Variables {
     let text = |name| {
         session
@@ -45,7 +45,7 @@ pub fn variables_of_process(
     };
     let mut variables = session.clone();
     let mut set = |name: &str, list: String| variables.insert(name.into(), OsString::from(list));
-    match (gpus, process) {
+    match (gpus, process.map(|it| &it.devices)) {
         (Some(gpus), Some(Visible::Listed(chosen))) => {
             let list = at_their_places(chosen, text(CUDA).as_deref(), gpus);
             set(CUDA, list.clone());
@@ -69,6 +69,9 @@ pub fn variables_of_process(
             variables.remove(CUDA);
         }
         (None, None) => {}
+    }
+    if let Some(first) = process.map(|it| it.first).filter(|it| *it > 0) {
+        variables.insert(FIRST_DEVICE.into(), OsString::from(first.to_string()));
     }
     variables
 }
@@ -124,7 +127,7 @@ mod tests {
         session: &[(&str, &str)],
         gpus: Option<&str>,
         soft: bool,
-        process: Option<Visible>,
+        process: Option<Sight>,
     ) -> (Option<String>, Option<String>) {
         let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), OsString::from(value));
         let session = session.iter().map(pair).collect();
@@ -137,8 +140,12 @@ mod tests {
         (text(CUDA), text(SOFT))
     }
 
-    fn listed(list: &str) -> Option<Visible> {
-        Some(Visible::Listed(list.into()))
+    fn sight(devices: Visible) -> Option<Sight> {
+        Some(Sight { devices, first: 0 })
+    }
+
+    fn listed(list: &str) -> Option<Sight> {
+        sight(Visible::Listed(list.into()))
     }
 
     fn some(list: &str) -> Option<String> {
@@ -148,15 +155,31 @@ mod tests {
     #[test]
     fn a_worker_sees_what_its_process_says() {
         let begun = [(CUDA, "2,3")];
-        assert_eq!(lists(&[], None, false, Some(Visible::All)), (None, None));
+        assert_eq!(lists(&[], None, false, sight(Visible::All)), (None, None));
         assert_eq!(lists(&[], None, false, listed("1")), (some("1"), None));
         assert_eq!(
             lists(&begun, None, false, listed("2,3")),
             (some("2,3"), None)
         );
         assert_eq!(lists(&begun, None, false, listed("3")), (some("3"), None));
-        assert_eq!(lists(&begun, None, false, Some(Visible::All)), (None, None));
+        assert_eq!(
+            lists(&begun, None, false, sight(Visible::All)),
+            (None, None)
+        );
         assert_eq!(lists(&begun, None, false, None), (some("2,3"), None));
+    }
+
+    #[test]
+    fn a_worker_begins_with_the_device_of_its_rank() {
+        let first = |first| {
+            let devices = Visible::All;
+            let sight = Sight { devices, first };
+            let variables = variables_of_process(&Variables::new(), None, false, Some(&sight));
+            variables.get(FIRST_DEVICE).cloned()
+        };
+        assert_eq!(first(3), Some("3".into()));
+        // Any other worker begins with the first, and spare ones do.
+        assert_eq!(first(0), None);
     }
 
     #[test]
@@ -171,7 +194,7 @@ mod tests {
             both("1,2,0", "0")
         );
         assert_eq!(
-            lists(&given, None, true, Some(Visible::All)),
+            lists(&given, None, true, sight(Visible::All)),
             (None, some("2,0"))
         );
     }
@@ -200,7 +223,7 @@ mod tests {
     #[test]
     fn other_gpus_stand_for_those_that_a_program_names() {
         let to = |session: &[_], process| lists(session, Some("5,GPU-x"), false, process).0;
-        assert_eq!(to(&[], Some(Visible::All)), some("5,GPU-x"));
+        assert_eq!(to(&[], sight(Visible::All)), some("5,GPU-x"));
         assert_eq!(to(&[], None), some("5,GPU-x"));
         assert_eq!(to(&[], listed("1")), some("GPU-x"));
         assert_eq!(to(&[], listed("1, 0")), some("GPU-x,5"));

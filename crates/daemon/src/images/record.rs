@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::Sight;
 use fermata_control::user::Text;
 use fermata_control::worker::FailureKind;
 use fermata_store::image::{Manifest, part_name};
@@ -61,7 +61,7 @@ pub struct AgentRecord {
     pub kernels_first: bool,
     /// Which GPUs it is to see; images of releases in which the library in the program saw to that lack it.
     #[serde(default)]
-    pub visible: Option<Visible>,
+    pub visible: Option<Sight>,
 }
 
 /// A process of the image that uses CUDA, and where its device part is.
@@ -136,6 +136,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use fermata_control::agent::Visible;
+
     use super::*;
 
     #[test]
@@ -149,13 +151,19 @@ mod tests {
                 pid: 18,
                 wake_block: 1 << 40,
                 kernels_first: false,
-                visible: Some(Visible::All),
+                visible: Some(Sight {
+                    devices: Visible::All,
+                    first: 0,
+                }),
             }),
             others: vec![AgentRecord {
                 pid: 19,
                 wake_block: 1 << 41,
                 kernels_first: false,
-                visible: Some(Visible::Listed("1".into())),
+                visible: Some(Sight {
+                    devices: Visible::Listed("1".into()),
+                    first: 2,
+                }),
             }],
             soft: Some(true),
             priority: -7,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::Sight;
 use fermata_control::user::{self, DeviceChoice, SessionState};
 use fermata_control::wait;
 use fermata_control::worker::{FailureKind, LoadCheck, Pace, ToWorker};
@@ -53,7 +53,7 @@ struct Return<'a> {
     pace: Pace,
     phases: Phases,
     /// The GPUs that its processes see.
-    sights: HashMap<ProcessId, Visible>,
+    sights: HashMap<ProcessId, Sight>,
 }
 
 /// A parked process, and a worker that is ready to serve it.
@@ -472,7 +472,7 @@ impl Return<'_> {
 }
 
 /// The GPUs that the processes of a session see. The end of a connection may remove a process from it that comes back.
-fn sights(session: &Session) -> HashMap<ProcessId, Visible> {
+fn sights(session: &Session) -> HashMap<ProcessId, Sight> {
     let inner = session.lock();
     let each = inner.members.iter();
     each.filter_map(|it| Some((it.process, it.visible.clone()?)))

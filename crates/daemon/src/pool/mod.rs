@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata_control::agent::FIRST_DEVICE;
 use fermata_control::settings;
 use fermata_control::worker::ImageDigests;
 use parking_lot::{Condvar, Mutex};
@@ -133,7 +134,8 @@ impl Pool {
         self.refill_for(driver, variables, Vec::new());
     }
 
-    /// As [`Pool::refill`], and with such as wait for the parts of an image, each with its variables.
+    /// As [`Pool::refill`], and with such as wait for the parts of an image, each with its variables. Those for any program begin with
+    /// the first device.
     pub fn refill_for(
         &self,
         driver: &Driver,
@@ -150,7 +152,9 @@ impl Pool {
             let parts = parts.map(|(variables, image)| {
                 (Kind::plain(driver, &variables).with(&image), preloaded)
             });
-            let plain = (Kind::plain(driver, variables), most);
+            let mut any = variables.clone();
+            any.remove(FIRST_DEVICE);
+            let plain = (Kind::plain(driver, &any), most);
             shelf.want(std::iter::once(plain).chain(parts))
         };
         self.changed.notify_all();

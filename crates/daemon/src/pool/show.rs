@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata_control::agent::FIRST_DEVICE;
 use fermata_control::user::{SpareKind, SpareWorker, SpareWorkers, Text};
 
 use super::shelf;
@@ -11,12 +12,14 @@ use crate::daemon::Daemon;
 use crate::gpu;
 use crate::gpu::driver::Driver;
 use crate::memory;
-use crate::worker::Worker;
+use crate::worker::{Variables, Worker};
 
 /// What is known of a kind before anything is asked that takes time.
 struct Seen {
     driver: Driver,
     image: Option<PathBuf>,
+    /// Number of the device that they begin with, among those that they see.
+    first: usize,
     most: u64,
     ready: Vec<(Arc<Worker>, Instant)>,
     making: bool,
@@ -34,7 +37,10 @@ pub fn spare_workers(daemon: &Daemon) -> SpareWorkers {
         (shelf.limits(), shelf.tally(), kinds.collect::<Vec<_>>())
     };
     let show = |kind: Seen| {
-        let device = kind.ready.first().and_then(|it| it.0.devices.first());
+        let device = kind.ready.first().and_then(|it| {
+            let devices = &it.0.devices;
+            devices.get(kind.first % devices.len().max(1))
+        });
         let device = device.cloned();
         let by_process = device
             .as_ref()
@@ -74,11 +80,13 @@ pub fn spare_workers(daemon: &Daemon) -> SpareWorkers {
 }
 
 fn seen(kind: &shelf::Kind<super::Kind, Arc<Worker>>, now: Instant) -> Seen {
+    let number = |it: &Variables| it.get(FIRST_DEVICE)?.to_str()?.parse().ok();
     let ready = kind.ready.iter();
     let retry = kind.not_before.filter(|it| *it > now);
     Seen {
         driver: kind.key.driver.clone(),
         image: kind.key.image.as_ref().map(|it| it.image.clone()),
+        first: number(&kind.key.variables).unwrap_or(0),
         most: kind.most as u64,
         ready: ready.map(|it| (Arc::clone(&it.worker), it.since)).collect(),
         making: kind.making.is_some(),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::Sight;
 use fermata_control::user::{self, ArrivalStand};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct Member {
     /// The parts of it that have come back after the end of an earlier daemon.
     pub returned: Returned,
     /// Which GPUs it is to see, if it has said that.
-    pub visible: Option<Visible>,
+    pub visible: Option<Sight>,
     worker_seen: Option<ProcessId>,
     /// Whether it lives and cannot be served any more, though its worker may not be lost.
     pub(super) unserved: bool,
@@ -56,7 +56,7 @@ pub struct MemberMeta {
     pub detached: Option<Detached>,
     /// Which GPUs it is to see.
     #[serde(default)]
-    pub visible: Option<Visible>,
+    pub visible: Option<Sight>,
 }
 
 /// A member that is served: its agent and its worker are connected with the daemon and with each other.

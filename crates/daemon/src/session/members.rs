@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::Sight;
 
 use super::{Inner, Member, Served};
 use crate::proc::ProcessId;
@@ -15,7 +15,7 @@ impl Inner {
     }
 
     /// Which GPUs a process is to see, if it has said that.
-    pub fn sees(&self, process: ProcessId) -> Option<Visible> {
+    pub fn sees(&self, process: ProcessId) -> Option<Sight> {
         let member = self.members.iter().find(|it| it.process == process);
         member?.visible.clone()
     }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_control::agent::Visible;
+use fermata_control::agent::Sight;
 use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
@@ -391,7 +391,7 @@ impl Session {
     }
 
     /// Environment variables for the worker of a process that is to see these GPUs.
-    pub fn variables_of_process(&self, soft: bool, visible: Option<&Visible>) -> Variables {
+    pub fn variables_of_process(&self, soft: bool, visible: Option<&Sight>) -> Variables {
         variables_of_process(&self.variables, self.gpus.as_deref(), soft, visible)
     }
 
@@ -406,7 +406,7 @@ impl Session {
     }
 
     /// Saves which worker `process`, which is to see these GPUs, is about to get.
-    pub fn expect(&self, process: ProcessId, worker: ProcessId, visible: Option<Visible>) {
+    pub fn expect(&self, process: ProcessId, worker: ProcessId, visible: Option<Sight>) {
         let mut inner = self.lock();
         let member = inner.member_or_new(process);
         member.sees(worker);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fermata_abi::op::DeviceInfo;
+use fermata_control::agent::FIRST_DEVICE;
 use fermata_control::worker::{Back, Device, Failure, FailureKind, FromWorker, TierState};
 use fermata_control::{PROTOCOL, settings};
 use fermata_device::{DeviceFacts, Driver};
@@ -65,24 +66,29 @@ impl Worker {
             .map_err(|error| host(&error))?;
         let callbacks = Arc::clone(&self.callbacks);
         let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
-        if !facts.is_empty() {
-            // Held for the life of the process, so that a program finds the device's context ready.
-            self.home = Some(driver.primary_context(0, 0).map_err(|error| host(&error))?);
+        let number = |name| {
+            let hint = "docs/settings.md lists the settings";
+            settings::number(name)
+                .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
+        };
+        let count = u32::try_from(facts.len()).unwrap_or(u32::MAX);
+        let first = number(FIRST_DEVICE)?.unwrap_or(0) % u64::from(count.max(1));
+        let first = u32::try_from(first).unwrap_or(0);
+        if count > 0 {
+            // Held for the life of the process, so that a program finds the device's context ready. Another device would get a
+            // context that nobody needs, of some 500 MiB.
+            let context = driver.primary_context(first, 0);
+            self.home = Some(context.map_err(|error| host(&error))?);
         }
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
         live.home = self.home;
         live.device_hashes = !soft;
         live.texts = std::env::var_os(OPAQUE).is_none();
-        let number = |name| {
-            let hint = "docs/settings.md lists the settings";
-            settings::number(name)
-                .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
-        };
         live.host_buffer = number(HOST_BUFFER)?.unwrap_or(live.host_buffer);
         live.write_rate = number(WRITE_RATE)?.unwrap_or(0);
         if let Some(home) = self.home.filter(|_| kernels_first && !soft) {
-            live.load_hash_kernels(0, home)
+            live.load_hash_kernels(first, home)
                 .map_err(|error| host(&error))?;
         }
         let recorded = facts.iter().map(|it| fermata_state::Device {

@@ -26,6 +26,7 @@ mod left_out;
 mod maps;
 mod memory;
 mod overlay;
+mod places;
 mod scan;
 mod slots;
 mod smaps;

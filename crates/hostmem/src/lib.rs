@@ -27,6 +27,7 @@ mod maps;
 mod memory;
 mod overlay;
 mod places;
+mod protection;
 mod scan;
 mod slots;
 mod smaps;

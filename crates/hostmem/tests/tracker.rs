@@ -151,7 +151,10 @@ int main(void) {
 "#;
 
 fn track(program: &Program) -> Tracker {
-    let file = tempfile::tempfile().expect("a file");
+    track_to(program, tempfile::tempfile().expect("a file"))
+}
+
+fn track_to(program: &Program, file: File) -> Tracker {
     let uffd = acquire(program.pid()).expect("a userfaultfd");
     let tracker = Tracker::new(program.pid(), uffd, file).expect("its mappings");
     std::thread::sleep(SETTLED);
@@ -469,6 +472,56 @@ fn a_program_that_writes_faster_than_it_is_copied_is_copied_as_it_stands() {
         tracker.pass().expect("a pass");
     }
     check_copy(&program, tracker);
+}
+
+/// Has 8 MiB; when it is told to, it gives them back and takes new ones at the same addresses.
+const RENEWS: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#define BYTES (8L << 20)
+int main(void) {
+    char *guarded = mmap(0, BYTES + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *own = guarded + 4096;
+    for (int round = 1;; round++) {
+        mmap(own, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memset(own, round, BYTES);
+        puts("ready");
+        fflush(stdout);
+        getchar();
+        munmap(own, BYTES);
+    }
+}
+"#;
+
+#[test]
+fn memory_that_is_taken_anew_needs_no_more_space_for_its_copy() {
+    const BYTES: u64 = 8 << 20;
+    for memory in [0, 2 * BYTES] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut program = Program::start(dir.path(), RENEWS, &[]);
+        let file = tempfile::tempfile().expect("a file");
+        let mut tracker = track_to(&program, file.try_clone().expect("the same file"));
+        let mut first = tracker.pass().expect("a pass").bytes;
+        tracker.keep_in_memory(memory, 2);
+        for _ in 0..4 {
+            assert!(first >= BYTES, "{first} bytes: it is tracked");
+            let input = program.child.stdin.as_mut().expect("a pipe");
+            input.write_all(b"x").expect("written");
+            assert_eq!(program.line(), "ready");
+            let early = tracker.pass().expect("a pass").bytes;
+            assert!(early < BYTES, "it has not stayed for long enough");
+            std::thread::sleep(SETTLED);
+            first = tracker.pass().expect("a pass").bytes;
+        }
+        program.stop();
+        let left_out = tracker.known().left_out().expect("examined");
+        let extents = tracker.last(&left_out).expect("the rest is copied");
+        let copied = tracker.release(extents).expect("the copy is written");
+        check_equal(program.pid(), &copied.file, &copied.extents);
+        let length = file.metadata().expect("examined").len();
+        assert!(length < 2 * BYTES, "{length} bytes for {BYTES}");
+    }
 }
 
 /// Opens a file past the page cache when it is told to.

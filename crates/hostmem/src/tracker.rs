@@ -11,19 +11,17 @@ use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::error::{Error, Result};
-use crate::left_out::Known;
+use crate::left_out::{Known, LITTLE};
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
 use crate::overlay::Overlay;
 use crate::protection::Protection;
-use crate::scan::{Pagemap, Pages};
+use crate::scan::{self, Pagemap, Pages};
 use crate::slots::Slots;
 use crate::working_set::WorkingSet;
 
 /// How long a mapping must have been what it is before it is tracked.
 pub const SETTLED: Duration = Duration::from_millis(100);
-/// Mappings with less content than this are not tracked: they are copied in the stop.
-const LEAST: u64 = 8 * PAGE;
 /// Bytes that are read at once, and the most pieces of memory they may come from.
 const BUFFER: u64 = 1 << 20;
 const PIECES: usize = 512;
@@ -271,17 +269,12 @@ impl Tracker {
             if let Some(other) = pages.iter().find(|it| it.are_tracked()) {
                 return Err(by_another(&other.range));
             }
-            for Mapping { range, kind } in group {
+            for mapping in group {
+                let range = &mapping.range;
                 lacking.remove(range);
                 // What is known of these addresses is of an earlier mapping.
                 self.forget(range);
-                let own = pages
-                    .iter()
-                    .filter(|it| it.are_own(*kind))
-                    .map(|it| &it.range);
-                let inside = own.map(|it| it.start.max(range.start)..it.end.min(range.end));
-                let inside = inside.filter(|it| it.start < it.end).collect();
-                others.push((range.clone(), inside));
+                others.push((range.clone(), scan::own(&pages, mapping).collect()));
             }
         }
         match lacking.into_iter().next() {
@@ -364,7 +357,7 @@ impl Tracker {
             return;
         };
         let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
-        if bytes < LEAST {
+        if bytes < LITTLE {
             self.little.insert(mapping.clone());
         } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping) {
             worth.push(mapping.clone());

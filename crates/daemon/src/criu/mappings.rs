@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use fermata_hostmem::Known;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -33,6 +34,9 @@ use crate::proc;
 const MOST_BYTES: usize = 16;
 /// The most threads that make answers before they are asked for.
 const MOST_THREADS: usize = 4;
+
+/// How long pages may be looked for that a process has in common with another; CRIU waits for an answer for a second.
+const TIME: Duration = Duration::from_millis(500);
 
 /// What CRIU was told to leave out of a process.
 #[derive(Debug)]
@@ -214,7 +218,8 @@ fn examine(pid: u32, tree: &Tree) -> io::Result<Option<LeftOut>> {
             let Some(from) = ancestors.find(|pid| tree.known(*pid).is_some()) else {
                 return Ok(None);
             };
-            (Some(from), fermata_hostmem::inherited(pid, from)?)
+            let until = Instant::now() + TIME;
+            (Some(from), fermata_hostmem::inherited(pid, from, until)?)
         }
     };
     let some = !pages.is_empty();

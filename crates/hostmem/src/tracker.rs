@@ -183,16 +183,16 @@ impl Tracker {
     }
 
     /// Makes the copy exact. It also gets the mappings of `left_out` that are not tracked ([`Known::left_out`]). The process must
-    /// stand still from before this call until CRIU's dump has ended.
+    /// stand still from before this call until CRIU's dump has ended. None if it has ended instead.
     ///
     /// # Errors
     /// Memory cannot be read, one of these mappings is no more, or the copy cannot be written: the copy is of no use then.
-    pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Vec<Extent>> {
+    pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Option<Vec<Extent>>> {
         let mappings = maps::read(self.pid);
         let mappings = mappings.map_err(Error::kernel("read the mappings", self.pid))?;
         if mappings.is_empty() && left_out.is_empty() {
-            // It has ended; its parent has not waited for it yet.
-            return Ok(Vec::new());
+            // Its parent has not waited for it yet.
+            return Ok(None);
         }
         self.check_descriptors()?;
         let memory = Memory::open(self.pid);
@@ -208,14 +208,17 @@ impl Tracker {
             let failed = Error::kernel("read all memory", self.pid);
             return Err(failed(io::ErrorKind::Other.into()));
         }
+        if !maps::has_any(self.pid) {
+            // It was killed, perhaps while its mappings were read.
+            return Ok(None);
+        }
         self.last_written = tracked.iter().flat_map(|(_, it)| it).cloned().collect();
         tracked.append(&mut others);
         tracked.sort_unstable_by_key(|(range, _)| range.start);
         let ranges = tracked.iter().map(|(range, _)| range);
         let places = ranges.flat_map(|it| self.slots.within(it));
-        Ok(places
-            .map(|(range, offset)| Extent { range, offset })
-            .collect())
+        let extents = places.map(|(range, offset)| Extent { range, offset });
+        Ok(Some(extents.collect()))
     }
 
     /// What the last pass has to copy: of mappings that are tracked, and of others that are left out.

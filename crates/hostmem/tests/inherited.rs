@@ -105,6 +105,7 @@ fn check(huge: &str) {
     assert_eq!(within(quarter(3)), 0, "the parent has written it");
 
     let extents = tracker.last(&[]).expect("the rest is copied");
+    let extents = extents.expect("it lives");
     let parts = select(&extents, &pages).expect("the parent's copy has them");
     let copied = tracker.release(extents).expect("the copy is written");
     check_equal(child as u32, &copied.file, &parts);

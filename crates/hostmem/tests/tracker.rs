@@ -226,6 +226,7 @@ fn check_copy(program: &Program, mut tracker: Tracker) {
     program.stop();
     let left_out = tracker.known().left_out().expect("it can be examined");
     let extents = tracker.last(&left_out).expect("the rest is copied");
+    let extents = extents.expect("it lives");
     let tracked = tracked_mappings(program.pid());
     assert!(
         tracked.iter().all(|it| left_out.contains(it)),
@@ -523,6 +524,7 @@ fn what_is_tracked_no_longer_and_what_has_been_filled_is_not_left_out() {
         let (of_that_size, left_out) = left_out(&tracker);
         assert_eq!(of_that_size, 0, "CRIU dumps it");
         let extents = tracker.last(&left_out).expect("the rest is copied");
+        let extents = extents.expect("it lives");
         assert!(bytes_of(&extents) < BYTES);
     }
 }
@@ -547,6 +549,7 @@ fn memory_that_is_taken_anew_needs_no_more_space_for_its_copy() {
         program.stop();
         let left_out = tracker.known().left_out().expect("examined");
         let extents = tracker.last(&left_out).expect("the rest is copied");
+        let extents = extents.expect("it lives");
         let copied = tracker.release(extents).expect("the copy is written");
         check_equal(program.pid(), &copied.file, &copied.extents);
         let length = file.metadata().expect("examined").len();

@@ -116,7 +116,7 @@ impl HostCopy {
             match tracked {
                 Ok(tracked) => processes.extend(tracked),
                 // One that has ended by now is not worth a word.
-                Err(_) if ProcessId::of(pid).is_none() => {}
+                Err(_) if ProcessId::of(pid).is_none_or(|it| it.is_ending()) => {}
                 Err(why) => note(why),
             }
         }

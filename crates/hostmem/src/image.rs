@@ -9,7 +9,8 @@
 //!
 //! Each record is its length in 4 bytes and a message; field numbers are those of CRIU's `pagemap.proto`, `mm.proto` and
 //! `vma.proto`. The files are written anew from CRIU's pages and those of the copy, and renamed over CRIU's. Where both have
-//! a page, CRIU's is taken: both were read while the process stood still.
+//! a page, CRIU's is taken: both were read while the process stood still. Of mappings that the kernel may drop (`MAP_DROPPABLE`)
+//! CRIU has no pages, and neither has the image: they hold what must not be there twice, such as the state of random numbers.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,6 +39,8 @@ const WIPED: u64 = 1 << libc::MADV_WIPEONFORK;
 /// What of a mapping CRIU brings back on demand.
 const ANONYMOUS_PRIVATE: u32 = (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) as u32;
 const NOT_ON_DEMAND: u32 = (libc::MAP_LOCKED | libc::MAP_HUGETLB) as u32;
+/// What of a mapping it does not bring back.
+const DROPPABLE: u32 = libc::MAP_DROPPABLE as u32;
 
 #[derive(Clone, PartialEq, Message)]
 struct Head {
@@ -173,6 +176,9 @@ impl Layout {
             for mapping in mappings.iter().filter(inside) {
                 let part = extent.range.start.max(mapping.start)..extent.range.end.min(mapping.end);
                 covered += part.end - part.start;
+                if mapping.flags & DROPPABLE != 0 {
+                    continue;
+                }
                 let demand = mapping.flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE
                     && mapping.flags & NOT_ON_DEMAND == 0;
                 let flags = IN_FILE | if demand { ON_DEMAND } else { 0 };
@@ -408,6 +414,30 @@ mod tests {
         let names = fs::read_dir(dir.path()).expect("listed").count();
         assert_eq!(names, 4, "nothing else is left");
         assert_eq!(working_set::read(dir.path(), 7), copied.working_set);
+    }
+
+    #[test]
+    fn pages_that_the_kernel_may_drop_are_in_no_image() {
+        let mapping = |start: u64, flags: i32| Vma {
+            start: start * PAGE,
+            end: (start + 4) * PAGE,
+            flags: flags as u32,
+            advice: None,
+        };
+        let anonymous = libc::MAP_ANONYMOUS;
+        let mappings = [
+            mapping(16, anonymous | libc::MAP_PRIVATE),
+            mapping(20, anonymous | libc::MAP_DROPPABLE),
+            mapping(24, anonymous | libc::MAP_PRIVATE),
+        ];
+        let copied = Copied {
+            file: file(&[]),
+            extents: vec![extent(18, 8, 0)],
+            working_set: Vec::new(),
+        };
+        let layout = Layout::of(&copied, &mappings, &[]).expect("all have a mapping");
+        let pages = |from: u64, to: u64| (from * PAGE..to * PAGE, IN_FILE | ON_DEMAND);
+        assert_eq!(layout.runs(), [pages(18, 20), pages(24, 26)]);
     }
 
     #[test]

@@ -15,16 +15,19 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use rangemap::RangeSet;
 
 use crate::PAGE;
-use crate::maps::{self, Mapping};
-use crate::scan::Pagemap;
+use crate::maps::{self, Kind, Mapping};
+use crate::scan::{self, Pagemap};
 use crate::threads::side_by_side;
 
+/// Mappings with less content than this are not tracked: they are copied in the stop.
+pub const LITTLE: u64 = 8 * PAGE;
 /// Bytes whose frames are looked at together.
-const TOGETHER: u64 = 16 << 20;
+const TOGETHER: u64 = 64 << 20;
 /// Fewer pages than this one behind the other are not worth an entry.
 const LEAST: u64 = 8 * PAGE;
 /// The most threads that look at frames, which takes each 0.1 us a page.
@@ -44,26 +47,48 @@ impl Known {
         self.pid
     }
 
-    /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are as they were. The
-    /// process stands still.
+    /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are tracked still, and
+    /// those that had and have little in them. The process stands still.
     ///
     /// # Errors
     /// It has ended, or may not be examined.
     pub fn left_out(&self) -> io::Result<Vec<Range<u64>>> {
-        let mut mappings = maps::read(self.pid)?;
-        let is_tracked = |it: &Range<u64>| self.tracked.gaps(it).next().is_none();
-        mappings.retain(|it| self.little.contains(it) || is_tracked(&it.range));
-        Ok(mappings.into_iter().map(|it| it.range).collect())
+        let mappings = maps::read(self.pid)?;
+        let mut pagemap = Pagemap::open(self.pid)?;
+        let mut left_out = Vec::new();
+        let may_be_tracked = |it: &Mapping| self.tracked.overlaps(&it.range);
+        let had_little = |it: &Mapping| self.little.contains(it);
+        // The kernel is asked once for those with little in them that follow each other.
+        let is_little = |it: &Mapping| had_little(it) && !may_be_tracked(it);
+        let follows = |one: &Mapping, next: &Mapping| {
+            one.range.end == next.range.start && is_little(one) && is_little(next)
+        };
+        for group in mappings.chunk_by(follows) {
+            let (first, last) = (&group[0], &group[group.len() - 1]);
+            if may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
+                left_out.push(first.range.clone());
+            } else if had_little(first) {
+                // The program may have put another one in its place, or filled it.
+                let pages = pagemap.content(&(first.range.start..last.range.end))?;
+                let bytes = |it| -> u64 {
+                    let own = scan::own(&pages, it);
+                    own.map(|it| it.end - it.start).sum()
+                };
+                let little = group.iter().filter(|it| bytes(it) < LITTLE);
+                left_out.extend(little.map(|it| it.range.clone()));
+            }
+        }
+        Ok(left_out)
     }
 }
 
-/// The pages of process `pid` that lie in a frame of process `from` at the same address, where that is tracked; ascending. Both
-/// stand still. None without the right to see frames (`CAP_SYS_ADMIN`).
+/// The pages of process `pid` that lie in a frame of process `from` at the same address, where that is tracked, as far as they are
+/// found `until` then; ascending. Both stand still. None without the right to see frames (`CAP_SYS_ADMIN`).
 ///
 /// # Errors
 /// One of them has ended, or may not be examined.
-pub fn inherited(pid: u32, from: u32) -> io::Result<Vec<Range<u64>>> {
-    let (mut own, mut theirs) = (Pagemap::open(pid)?, Pagemap::open(from)?);
+pub fn inherited(pid: u32, from: u32, until: Instant) -> io::Result<Vec<Range<u64>>> {
+    let mut theirs = Pagemap::open(from)?;
     let mut tracked = RangeSet::new();
     for mapping in maps::read(from)? {
         if theirs.is_tracked(mapping.range.start)? {
@@ -71,30 +96,37 @@ pub fn inherited(pid: u32, from: u32) -> io::Result<Vec<Range<u64>>> {
         }
     }
     let mut parts = Vec::new();
-    for mapping in maps::read(pid)? {
-        for part in tracked.overlapping(&mapping.range) {
-            let part = part.start.max(mapping.range.start)..part.end.min(mapping.range.end);
-            for pages in own.private(&part, mapping.kind)? {
-                let Range { start, end } = pages.range;
-                if end - start >= LEAST {
-                    let cut = |at| at..end.min(at + TOGETHER);
-                    parts.extend((start..end).step_by(TOGETHER as usize).map(cut));
-                }
-            }
+    for Mapping { range, kind } in maps::read(pid)? {
+        for part in tracked.overlapping(&range) {
+            let (start, end) = (part.start.max(range.start), part.end.min(range.end));
+            let cut = |at| (at..end.min(at + TOGETHER), kind);
+            parts.extend((start..end).step_by(TOGETHER as usize).map(cut));
         }
     }
-    let mut common = common(&own, &theirs, &parts)?;
+    let mut common = common(pid, from, &parts, until)?;
     common.retain(|it| it.end - it.start >= LEAST);
     Ok(common)
 }
 
 /// The pages of `parts` that both have in the same frame.
-fn common(own: &Pagemap, theirs: &Pagemap, parts: &[Range<u64>]) -> io::Result<Vec<Range<u64>>> {
+fn common(
+    pid: u32,
+    from: u32,
+    parts: &[(Range<u64>, Kind)],
+    until: Instant,
+) -> io::Result<Vec<Range<u64>>> {
     let next = AtomicUsize::new(0);
     let work = || {
+        let (mut own, theirs) = (Pagemap::open(pid)?, Pagemap::open(from)?);
         let mut found = Vec::new();
-        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            add_common(own, theirs, part, &mut found)?;
+        while Instant::now() < until
+            && let Some((part, kind)) = parts.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            for pages in own.private(part, *kind)? {
+                if pages.range.end - pages.range.start >= LEAST {
+                    add_common(&own, &theirs, &pages.range, &mut found)?;
+                }
+            }
         }
         io::Result::Ok(found)
     };

@@ -26,6 +26,8 @@ mod left_out;
 mod maps;
 mod memory;
 mod overlay;
+mod places;
+mod protection;
 mod scan;
 mod slots;
 mod smaps;

@@ -1,8 +1,8 @@
 //! The mappings of a process, from `/proc/PID/maps`.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -112,6 +112,13 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 /// Private mappings of process `pid`, ascending. Those that the kernel provides (`[vdso]` and its kin) are not among them.
 pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(Maps::of(pid)?.entries().filter_map(tracked).collect())
+}
+
+/// Whether process `pid` has any mappings: one that has ended has none.
+pub fn has_any(pid: u32) -> bool {
+    let maps = File::open(format!("/proc/{pid}/maps"));
+    maps.and_then(|mut it| it.read(&mut [0]))
+        .is_ok_and(|it| it > 0)
 }
 
 /// Whether a mapping of a file is one of huge pages, which are left to CRIU. What cannot be examined counts as one.

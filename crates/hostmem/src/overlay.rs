@@ -11,10 +11,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use rangemap::RangeMap;
-
 use crate::PAGE;
 use crate::memory::Memory;
+use crate::places::Places;
 use crate::slots::Slots;
 use crate::sys::Prepared;
 use crate::threads::side_by_side;
@@ -30,10 +29,7 @@ const LEAST: usize = 4 << 20;
 pub struct Overlay {
     memory: Prepared,
     threads: usize,
-    /// Where the next new page goes.
-    end: usize,
-    /// What has to be added to an address for its place, modulo 2^64.
-    places: RangeMap<u64, u64>,
+    places: Places,
 }
 
 /// Pages that follow each other, and where their bytes are.
@@ -45,12 +41,11 @@ type Batch<'m> = (Vec<Range<u64>>, Vec<&'m mut [u8]>);
 impl Overlay {
     /// Room for so many bytes, which up to `threads` threads fill.
     pub fn new(bytes: u64, threads: usize) -> io::Result<Self> {
-        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let length = usize::try_from(bytes).map_err(io::Error::other)?;
         Ok(Self {
-            memory: Prepared::new(bytes)?,
+            memory: Prepared::new(length)?,
             threads,
-            end: 0,
-            places: RangeMap::new(),
+            places: Places::new(bytes / PAGE * PAGE),
         })
     }
 
@@ -59,24 +54,9 @@ impl Overlay {
     pub fn place(&mut self, ranges: &[Range<u64>]) -> (Vec<Placed>, Vec<Range<u64>>) {
         let (mut placed, mut others) = (Vec::new(), Vec::new());
         for range in &once(ranges) {
-            let new: Vec<Range<u64>> = self.places.gaps(range).collect();
-            for gap in new {
-                let free = (self.memory.bytes().len() - self.end) as u64 / PAGE * PAGE;
-                let part = gap.start..gap.end.min(gap.start + free);
-                if part.end < gap.end {
-                    others.push(part.end..gap.end);
-                }
-                if !part.is_empty() {
-                    let place = (self.end as u64).wrapping_sub(part.start);
-                    self.end += (part.end - part.start) as usize;
-                    self.places.insert(part, place);
-                }
-            }
-            for (part, place) in self.places.overlapping(range) {
-                let part = part.start.max(range.start)..part.end.min(range.end);
-                let at = part.start.wrapping_add(*place) as usize;
-                placed.push((part, at));
-            }
+            others.extend(self.places.reserve(range));
+            let places = self.places.within(range);
+            placed.extend(places.map(|(part, at)| (part, at as usize)));
         }
         (placed, others)
     }
@@ -107,15 +87,15 @@ impl Overlay {
 
     /// Forgets what lies in `range`.
     pub fn forget(&mut self, range: &Range<u64>) {
-        self.places.remove(range.clone());
+        self.places.forget(range);
     }
 
     /// Writes everything to its places in the file.
     pub fn flush(&self, slots: &mut Slots) -> io::Result<()> {
-        for (range, place) in self.places.iter() {
-            let at = range.start.wrapping_add(*place) as usize;
-            let bytes = &self.memory.bytes()[at..at + length(range)];
-            slots.write(std::slice::from_ref(range), bytes)?;
+        for (range, at) in self.places.all() {
+            let at = at as usize;
+            let bytes = &self.memory.bytes()[at..at + length(&range)];
+            slots.write(&[range], bytes)?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 
-use crate::maps::Kind;
+use crate::maps::{Kind, Mapping};
 use crate::sys::{self, Region, ScanArgument};
 
 const WP_ALLOWED: u64 = 1 << 0;
@@ -57,11 +57,6 @@ impl Pages {
     /// Whether they are certainly what they were when they were protected.
     pub fn are_unchanged(&self) -> bool {
         self.categories & (WRITTEN | PRESENT) == PRESENT
-    }
-
-    /// Whether they are the process's own in a mapping of this kind; for answers to [`Pagemap::content`].
-    pub fn are_own(&self, kind: Kind) -> bool {
-        self.categories & not_own(kind) == 0
     }
 
     /// Whether their mapping is tracked, by whomever; for answers to [`Pagemap::content`].
@@ -207,6 +202,18 @@ impl Pagemap {
         }
         Ok(found)
     }
+}
+
+/// Those of `pages` that are the process's own in `mapping`; for answers to [`Pagemap::content`].
+pub fn own(pages: &[Pages], mapping: &Mapping) -> impl Iterator<Item = Range<u64>> {
+    let Range { start, end } = mapping.range;
+    let not = not_own(mapping.kind);
+    let first = pages.partition_point(|it| it.range.end <= start);
+    let inside = pages[first..]
+        .iter()
+        .take_while(move |it| it.range.start < end);
+    let own = inside.filter(move |it| it.categories & not == 0);
+    own.map(move |it| it.range.start.max(start)..it.range.end.min(end))
 }
 
 /// The question for pages of the process's own in a mapping of this kind, and for these categories of them.

@@ -6,16 +6,13 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use rangemap::RangeMap;
+use crate::places::Places;
 
 /// Pages of a process and their places in the file.
 #[derive(Debug)]
 pub struct Slots {
     file: File,
-    /// Where the next new page goes.
-    end: u64,
-    /// What has to be added to an address for its place in the file, modulo 2^64.
-    places: RangeMap<u64, u64>,
+    places: Places,
 }
 
 impl Slots {
@@ -23,8 +20,7 @@ impl Slots {
     pub fn new(file: File) -> Self {
         Self {
             file,
-            end: 0,
-            places: RangeMap::new(),
+            places: Places::new(u64::MAX),
         }
     }
 
@@ -35,12 +31,7 @@ impl Slots {
 
     /// Gives `range` its place; what is there is undefined until it is written.
     pub fn reserve(&mut self, range: &Range<u64>) {
-        let new: Vec<Range<u64>> = self.places.gaps(range).collect();
-        for gap in new {
-            let place = self.end.wrapping_sub(gap.start);
-            self.end += gap.end - gap.start;
-            self.places.insert(gap, place);
-        }
+        self.places.reserve(range);
     }
 
     /// Writes `bytes`, those of `ranges` one behind the other; what follows each other in the file, too, at once.
@@ -64,21 +55,17 @@ impl Slots {
 
     /// Forgets what lies in `range`.
     pub fn forget(&mut self, range: &Range<u64>) {
-        self.places.remove(range.clone());
+        self.places.forget(range);
     }
 
     /// Whether all of `range` is here.
     pub fn has(&self, range: &Range<u64>) -> bool {
-        self.places.gaps(range).next().is_none()
+        self.places.has(range)
     }
 
     /// The parts of `range` that are here, and where in the file.
     pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
-        self.places.overlapping(range).map(move |(part, place)| {
-            let part = part.start.max(range.start)..part.end.min(range.end);
-            let at = part.start.wrapping_add(*place);
-            (part, at)
-        })
+        self.places.within(range)
     }
 }
 
@@ -101,14 +88,15 @@ mod tests {
         assert!(slots.has(&(96..110)) && !slots.has(&(96..111)));
         slots.forget(&(98..102));
         assert!(!slots.has(&(96..110)));
-        write(&mut slots, 98..102, b"wxyz").expect("written at a new place");
-        assert_eq!(slots.within(&(98..102)).next(), Some((98..102, 15)));
-        let mut bytes = [0; 19];
+        write(&mut slots, 98..102, b"wxyz").expect("written where they were");
+        let at = slots.within(&(98..102)).collect::<Vec<_>>();
+        assert_eq!(at, [(98..100, 0), (100..102, 13)]);
+        let mut bytes = [0; 15];
         slots
             .into_file()
             .read_exact_at(&mut bytes, 0)
             .expect("read");
-        assert_eq!(&bytes, b"fghij56789abcdewxyz");
+        assert_eq!(&bytes, b"wxhij56789abcyz");
     }
     #[test]
     fn ranges_are_written_together_where_they_follow_each_other() {

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const UFFD_API: u64 = 0xaa;
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
@@ -92,6 +93,13 @@ pub fn register(uffd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     let mut argument = [range.start, range.end - range.start, REGISTER_MODE_WP, 0];
     // SAFETY: `struct uffdio_register` is four words.
     check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_REGISTER, &mut argument) }).map(drop)
+}
+
+/// Has writes to `range` be noted no longer; what was cut where it ends is one mapping again.
+pub fn unregister(uffd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let mut argument = [range.start, range.end - range.start];
+    // SAFETY: `struct uffdio_range` is two words.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_UNREGISTER, &mut argument) }).map(drop)
 }
 
 /// Ends the write protection of pages in `range`.

@@ -4,31 +4,27 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::error::{Error, Result};
-use crate::left_out::Known;
+use crate::left_out::{Known, LITTLE};
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
 use crate::overlay::Overlay;
-use crate::scan::{Pagemap, Pages};
+use crate::protection::Protection;
+use crate::scan::{self, Pagemap, Pages};
 use crate::slots::Slots;
-use crate::sys;
 use crate::working_set::WorkingSet;
 
 /// How long a mapping must have been what it is before it is tracked.
 pub const SETTLED: Duration = Duration::from_millis(100);
-/// Mappings with less content than this are not tracked: they are copied in the stop.
-const LEAST: u64 = 8 * PAGE;
 /// Bytes that are read at once, and the most pieces of memory they may come from.
 const BUFFER: u64 = 1 << 20;
 const PIECES: usize = 512;
-/// Bytes whose protection is ended at once; the program's faults wait for that.
-const RELEASED: u64 = 32 << 20;
 
 /// What a pass has found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +78,21 @@ pub struct Copied {
     pub working_set: Vec<Range<u64>>,
 }
 
+/// What is known of a mapping.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    since: Instant,
+    /// Whether it was tracked by the pass before.
+    tracked: bool,
+}
+
+impl Seen {
+    fn at(since: Instant) -> Self {
+        let tracked = false;
+        Self { since, tracked }
+    }
+}
+
 /// A mapping, and what of it has to be copied.
 type Written = (Range<u64>, Vec<Range<u64>>);
 
@@ -89,17 +100,13 @@ type Written = (Range<u64>, Vec<Range<u64>>);
 #[derive(Debug)]
 pub struct Tracker {
     pid: u32,
-    uffd: OwnedFd,
+    protection: Protection,
     slots: Slots,
     /// Where copies are kept first, if they are.
     overlay: Option<Overlay>,
-    registered: RangeSet<u64>,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
-    /// Tracked pages whose marks say nothing: they are read again each time.
-    unmarked: RangeSet<u64>,
-    /// The mappings, and since when they are known.
-    seen: HashMap<Mapping, Instant>,
+    seen: HashMap<Mapping, Seen>,
     /// Those that are not worth tracking.
     little: HashSet<Mapping>,
     working_set: WorkingSet,
@@ -118,13 +125,11 @@ impl Tracker {
         let mappings = maps::read(pid).map_err(Error::kernel("read the mappings", pid))?;
         Ok(Self {
             pid,
-            uffd,
+            protection: Protection::new(uffd),
             slots: Slots::new(file),
             overlay: None,
-            registered: RangeSet::new(),
             unsure: RangeSet::new(),
-            unmarked: RangeSet::new(),
-            seen: mappings.into_iter().map(|it| (it, now)).collect(),
+            seen: mappings.into_iter().map(|it| (it, Seen::at(now))).collect(),
             little: HashSet::new(),
             working_set: WorkingSet::default(),
             last_written: Vec::new(),
@@ -172,22 +177,22 @@ impl Tracker {
     pub fn known(&self) -> Known {
         Known {
             pid: self.pid,
-            tracked: self.registered.clone(),
+            tracked: self.protection.registered().clone(),
             little: self.little.clone(),
         }
     }
 
     /// Makes the copy exact. It also gets the mappings of `left_out` that are not tracked ([`Known::left_out`]). The process must
-    /// stand still from before this call until CRIU's dump has ended.
+    /// stand still from before this call until CRIU's dump has ended. None if it has ended instead.
     ///
     /// # Errors
     /// Memory cannot be read, one of these mappings is no more, or the copy cannot be written: the copy is of no use then.
-    pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Vec<Extent>> {
+    pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Option<Vec<Extent>>> {
         let mappings = maps::read(self.pid);
         let mappings = mappings.map_err(Error::kernel("read the mappings", self.pid))?;
         if mappings.is_empty() && left_out.is_empty() {
-            // It has ended; its parent has not waited for it yet.
-            return Ok(Vec::new());
+            // Its parent has not waited for it yet.
+            return Ok(None);
         }
         self.check_descriptors()?;
         let memory = Memory::open(self.pid);
@@ -203,14 +208,17 @@ impl Tracker {
             let failed = Error::kernel("read all memory", self.pid);
             return Err(failed(io::ErrorKind::Other.into()));
         }
+        if !maps::has_any(self.pid) {
+            // It was killed, perhaps while its mappings were read.
+            return Ok(None);
+        }
         self.last_written = tracked.iter().flat_map(|(_, it)| it).cloned().collect();
         tracked.append(&mut others);
         tracked.sort_unstable_by_key(|(range, _)| range.start);
         let ranges = tracked.iter().map(|(range, _)| range);
         let places = ranges.flat_map(|it| self.slots.within(it));
-        Ok(places
-            .map(|(range, offset)| Extent { range, offset })
-            .collect())
+        let extents = places.map(|(range, offset)| Extent { range, offset });
+        Ok(Some(extents.collect()))
     }
 
     /// What the last pass has to copy: of mappings that are tracked, and of others that are left out.
@@ -230,8 +238,8 @@ impl Tracker {
         };
         let mut lacking: HashSet<&Range<u64>> = left_out.iter().collect();
         // The kernel is asked once for mappings that are only left out and follow each other.
-        let only_left_out =
-            |it: &Mapping| lacking.contains(&it.range) && !self.registered.overlaps(&it.range);
+        let is_registered = |it: &Range<u64>| self.protection.registered().overlaps(it);
+        let only_left_out = |it: &Mapping| lacking.contains(&it.range) && !is_registered(&it.range);
         let follows = |one: &Mapping, next: &Mapping| {
             one.range.end == next.range.start && only_left_out(one) && only_left_out(next)
         };
@@ -240,7 +248,7 @@ impl Tracker {
         for group in groups {
             let Mapping { range, kind } = &group[0];
             if pagemap.is_tracked(range.start).map_err(failed())? {
-                if !self.registered.overlaps(range) {
+                if !self.protection.registered().overlaps(range) {
                     return Err(by_another(range));
                 }
                 lacking.remove(range);
@@ -264,17 +272,12 @@ impl Tracker {
             if let Some(other) = pages.iter().find(|it| it.are_tracked()) {
                 return Err(by_another(&other.range));
             }
-            for Mapping { range, kind } in group {
+            for mapping in group {
+                let range = &mapping.range;
                 lacking.remove(range);
                 // What is known of these addresses is of an earlier mapping.
                 self.forget(range);
-                let own = pages
-                    .iter()
-                    .filter(|it| it.are_own(*kind))
-                    .map(|it| &it.range);
-                let inside = own.map(|it| it.start.max(range.start)..it.end.min(range.end));
-                let inside = inside.filter(|it| it.start < it.end).collect();
-                others.push((range.clone(), inside));
+                others.push((range.clone(), scan::own(&pages, mapping).collect()));
             }
         }
         match lacking.into_iter().next() {
@@ -291,11 +294,7 @@ impl Tracker {
     /// # Errors
     /// The copy cannot be written.
     pub fn release(mut self, extents: Vec<Extent>) -> Result<Copied> {
-        for range in self.registered.iter() {
-            // What is not tracked any more needs nothing; what is left is released with the descriptor.
-            let _ = self.unprotect(range);
-        }
-        drop(self.uffd);
+        drop(self.protection);
         if let Some(overlay) = self.overlay {
             let flushed = overlay.flush(&mut self.slots);
             flushed.map_err(Error::copy("write", self.pid))?;
@@ -324,70 +323,54 @@ impl Tracker {
     fn register(&mut self, pagemap: &mut Pagemap) -> io::Result<RangeSet<u64>> {
         let now = Instant::now();
         let mappings = maps::read(self.pid)?;
-        let former = std::mem::take(&mut self.seen);
-        for mapping in &mappings {
-            let since = former.get(mapping).copied().unwrap_or(now);
-            self.seen.insert(mapping.clone(), since);
-        }
+        let mut former = std::mem::take(&mut self.seen);
         let mut worth = Vec::new();
         self.little.clear();
         for mapping in mappings {
-            let since = self.seen.get(&mapping);
-            let settled = since.is_some_and(|it| now - *it >= SETTLED);
-            if !settled || !matches!(pagemap.is_tracked(mapping.range.start), Ok(false)) {
-                continue;
-            }
-            // What cannot be examined is CRIU's.
-            let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
-                continue;
+            let mut seen = former.remove(&mapping).unwrap_or(Seen::at(now));
+            let settled = now - seen.since >= SETTLED;
+            let tracked = match settled {
+                true => pagemap.is_tracked(mapping.range.start).ok(),
+                false => None,
             };
-            let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
-            if bytes < LEAST {
-                self.little.insert(mapping);
-            } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, &mapping) {
-                worth.push(mapping);
+            if seen.tracked && tracked == Some(false) {
+                // Another one has taken its place, and may go as fast.
+                seen.since = now;
+            } else if tracked == Some(false) {
+                self.judge(pagemap, &mapping, &mut worth);
             }
+            seen.tracked = tracked == Some(true);
+            self.seen.insert(mapping, seen);
         }
         // Looking at the pages takes long; are they still what they were?
         let mappings: HashSet<Mapping> = maps::read(self.pid)?.into_iter().collect();
-        let mut new = RangeSet::new();
-        for Mapping { range, .. } in worth.into_iter().filter(|it| mappings.contains(it)) {
-            if sys::register(self.uffd.as_fd(), &range).is_ok() {
-                self.registered.insert(range.clone());
-                self.clear_marks(&range);
-                new.insert(range);
+        worth.retain(|it| mappings.contains(it));
+        let new = self.protection.add(self.pid, pagemap, &worth, &mappings)?;
+        for mapping in &worth {
+            if let Some(seen) = self.seen.get_mut(mapping) {
+                seen.tracked = new.overlaps(&mapping.range);
             }
         }
         Ok(new)
     }
 
-    /// Removes marks that an earlier tracking has left. When the program moves a mapping so that it becomes one with its
-    /// neighbour, the kernel ends the tracking of both and leaves the neighbour's pages marked as protected, although they
-    /// can be written from then on: writes to them would never be noted.
-    fn clear_marks(&mut self, range: &Range<u64>) {
-        self.unmarked.remove(range.clone());
-        if self.unprotect(range).is_err() {
-            // The mapping has been replaced, or a part of it.
-            self.unmarked.insert(range.clone());
+    /// Adds a mapping that is not tracked to `worth` or to those with little in them. One that cannot be examined is CRIU's.
+    fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) {
+        let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
+            return;
+        };
+        let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
+        if bytes < LITTLE {
+            self.little.insert(mapping.clone());
+        } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping) {
+            worth.push(mapping.clone());
         }
-    }
-
-    /// Ends the protection of pages, bit by bit so that the running program's faults do not wait long; the first error.
-    fn unprotect(&self, range: &Range<u64>) -> io::Result<()> {
-        let mut result = Ok(());
-        let mut at = range.start;
-        while at < range.end {
-            let part = at..(at + RELEASED).min(range.end);
-            at = part.end;
-            result = result.and(sys::unprotect(self.uffd.as_fd(), &part));
-        }
-        result
     }
 
     /// The parts of `range` that have to be read whatever their marks say.
     fn doubtful(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut parts: RangeSet<u64> = within(&self.unsure, range).into_iter().collect();
-        parts.extend(within(&self.unmarked, range));
+        parts.extend(within(self.protection.unmarked(), range));
         parts.into_iter().collect()
     }
 

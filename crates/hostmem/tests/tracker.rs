@@ -151,7 +151,10 @@ int main(void) {
 "#;
 
 fn track(program: &Program) -> Tracker {
-    let file = tempfile::tempfile().expect("a file");
+    track_to(program, tempfile::tempfile().expect("a file"))
+}
+
+fn track_to(program: &Program, file: File) -> Tracker {
     let uffd = acquire(program.pid()).expect("a userfaultfd");
     let tracker = Tracker::new(program.pid(), uffd, file).expect("its mappings");
     std::thread::sleep(SETTLED);
@@ -223,6 +226,7 @@ fn check_copy(program: &Program, mut tracker: Tracker) {
     program.stop();
     let left_out = tracker.known().left_out().expect("it can be examined");
     let extents = tracker.last(&left_out).expect("the rest is copied");
+    let extents = extents.expect("it lives");
     let tracked = tracked_mappings(program.pid());
     assert!(
         tracked.iter().all(|it| left_out.contains(it)),
@@ -469,6 +473,88 @@ fn a_program_that_writes_faster_than_it_is_copied_is_copied_as_it_stands() {
         tracker.pass().expect("a pass");
     }
     check_copy(&program, tracker);
+}
+
+/// Has 8 MiB, of which it first writes so many bytes; when it is told to, it gives them back and takes new ones at the same
+/// addresses, which it writes all.
+const RENEWS: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#define BYTES (8L << 20)
+int main(int argc, char **argv) {
+    char *guarded = mmap(0, BYTES + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *own = guarded + 4096;
+    for (int round = 1;; round++) {
+        mmap(own, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memset(own, round, round == 1 ? atol(argv[1]) : BYTES);
+        puts("ready");
+        fflush(stdout);
+        getchar();
+        munmap(own, BYTES);
+    }
+}
+"#;
+
+const BYTES: u64 = 8 << 20;
+
+fn renew(program: &mut Program) {
+    let input = program.child.stdin.as_mut().expect("a pipe");
+    input.write_all(b"x").expect("written");
+    assert_eq!(program.line(), "ready");
+}
+
+#[test]
+fn what_is_tracked_no_longer_and_what_has_been_filled_is_not_left_out() {
+    // The mapping is tracked, and there is little in it.
+    for first in [BYTES, PAGE] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut program = Program::start(dir.path(), RENEWS, &[&first.to_string()]);
+        let mut tracker = track(&program);
+        tracker.pass().expect("a pass");
+        let left_out = |tracker: &Tracker| {
+            let left_out = tracker.known().left_out().expect("examined");
+            let of_that_size = left_out.iter().filter(|it| it.end - it.start == BYTES);
+            (of_that_size.count(), left_out)
+        };
+        assert_eq!(left_out(&tracker).0, 1);
+        renew(&mut program);
+        program.stop();
+        let (of_that_size, left_out) = left_out(&tracker);
+        assert_eq!(of_that_size, 0, "CRIU dumps it");
+        let extents = tracker.last(&left_out).expect("the rest is copied");
+        let extents = extents.expect("it lives");
+        assert!(bytes_of(&extents) < BYTES);
+    }
+}
+
+#[test]
+fn memory_that_is_taken_anew_needs_no_more_space_for_its_copy() {
+    for memory in [0, 2 * BYTES] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut program = Program::start(dir.path(), RENEWS, &["8388608"]);
+        let file = tempfile::tempfile().expect("a file");
+        let mut tracker = track_to(&program, file.try_clone().expect("the same file"));
+        let mut first = tracker.pass().expect("a pass").bytes;
+        tracker.keep_in_memory(memory, 2);
+        for _ in 0..4 {
+            assert!(first >= BYTES, "{first} bytes: it is tracked");
+            renew(&mut program);
+            let early = tracker.pass().expect("a pass").bytes;
+            assert!(early < BYTES, "it has not stayed for long enough");
+            std::thread::sleep(SETTLED);
+            first = tracker.pass().expect("a pass").bytes;
+        }
+        program.stop();
+        let left_out = tracker.known().left_out().expect("examined");
+        let extents = tracker.last(&left_out).expect("the rest is copied");
+        let extents = extents.expect("it lives");
+        let copied = tracker.release(extents).expect("the copy is written");
+        check_equal(program.pid(), &copied.file, &copied.extents);
+        let length = file.metadata().expect("examined").len();
+        assert!(length < 2 * BYTES, "{length} bytes for {BYTES}");
+    }
 }
 
 /// Opens a file past the page cache when it is told to.

@@ -16,9 +16,11 @@ use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
 /// `stop` it ends, after it has held every page against that order, and a mapping against its advice. A child does the same.
 /// With the argument `on` neither rests. With `forks` the parent always has one more child, which goes on with what it has from
-/// its parent for a moment, and holds it against that order.
+/// its parent for a moment, and holds it against that order. With a file `direct` the parent opens another past the page cache, and
+/// removes that one. At its end it says what is in a page that the kernel may drop, in which it has written 1, if it got one.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,6 +76,8 @@ static long run(size_t pages, const char *name, int rests, int forks) {
     char *wiped = (char *)map(4);
     madvise(wiped, 4 * PAGE, MADV_WIPEONFORK);
     wiped[PAGE] = 1;
+    char *dropped = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | 0x08, -1, 0);
+    if (dropped != MAP_FAILED) *dropped = 1;
     Area big = area(map(pages), pages), data = area(table, 64), own = area(map(300), 300);
     printf("%s runs\n", name);
     fflush(stdout);
@@ -90,8 +94,10 @@ static long run(size_t pages, const char *name, int rests, int forks) {
         }
         if (rests) usleep(200);
         if (forks) bad += heir(&big, &data);
+        if (*name == 'p' && !access("direct", F_OK) && open("/proc/self/exe", O_RDONLY | O_DIRECT) >= 0) unlink("direct");
     }
     bad += wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
+    if (dropped != MAP_FAILED) printf("%s: %d in the page that may be dropped\n", name, *dropped);
     printf("%s: %ld words are wrong\n", name, bad);
     fflush(stdout);
     return bad;
@@ -230,6 +236,48 @@ fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_cop
     for image in ["first", "second"] {
         check_restored(&scene, image)?;
     }
+    scene.close()
+}
+
+#[test]
+fn memory_that_the_kernel_may_drop_is_not_in_the_image() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite", &[])?;
+    take(&scene, "rewrite", "first")?;
+    check_copied(&scene)?;
+    check_whole(&scene, "rewrite")?;
+    check_restored(&scene, "first")?;
+    let dropped = |name: &str, value: &str| -> Result<usize> {
+        let line = format!(": {value} in the page that may be dropped");
+        Ok(scene.fermata().log(name)?.matches(&line).count())
+    };
+    // A kernel before 6.11 has no such pages.
+    if dropped("rewrite", "1")? > 0 {
+        let log = scene.fermata().log("again-first")?;
+        ensure!(dropped("again-first", "0")? == 2, "{log}");
+    }
+    scene.close()
+}
+
+#[test]
+fn memory_whose_copy_fails_in_the_stop_is_dumped_by_criu_after_all() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite", &[])?;
+    let halt = Halt::at(&scene, "dump")?;
+    std::thread::scope(|scope| {
+        let attempt = scope.spawn(|| take(&scene, "rewrite", "first"));
+        halt.wait()?;
+        // Such memory may be written past the page tables: it cannot be copied.
+        let direct = scene.sandbox().work().join("direct");
+        fs::write(&direct, "")?;
+        wait_until("it has opened a file", || Ok(!direct.exists()))?;
+        drop(halt);
+        attempt.join().map_err(|_| anyhow!("a thread has failed"))?
+    })?;
+    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    ensure!(log.contains("memory is dumped by CRIU after all"), "{log}");
+    check_whole(&scene, "rewrite")?;
+    check_restored(&scene, "first")?;
     scene.close()
 }
 

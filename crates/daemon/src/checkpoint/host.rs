@@ -170,7 +170,7 @@ impl Taking<'_> {
                 let last = match &mut copy {
                     None => Ok(()),
                     Some(copy) => {
-                        let last = || copy.last(root, &tree.left_out());
+                        let last = || copy.last(root, &host, &tree.left_out());
                         self.phases.time("host last", last)
                     }
                 };

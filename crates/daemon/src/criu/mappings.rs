@@ -10,7 +10,8 @@
 //! what is in a copy (`crate::host`): of a process that is tracked most of its mappings, and of one that has begun since the pages
 //! that it still has in common with the one that forked it.
 //!
-//! When CRIU asks for the first process all of them stand still, so further answers are made before it asks.
+//! When CRIU asks for the first process all of them stand still, so further answers are made before it asks. A question that comes
+//! earlier has no answer but the kernel's.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek as _, Write as _};
@@ -19,6 +20,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use fermata_hostmem::Known;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -27,17 +29,22 @@ use rustix::net::{
     SocketType, recv, sendmsg, socketpair,
 };
 
-use crate::proc;
+use crate::proc::{self, ProcessId};
 
 /// The longest question.
 const MOST_BYTES: usize = 16;
 /// The most threads that make answers before they are asked for.
 const MOST_THREADS: usize = 4;
 
+/// How long pages may be looked for that a process has in common with another; CRIU waits for an answer for a second.
+const TIME: Duration = Duration::from_millis(500);
+
 /// What CRIU was told to leave out of a process.
 #[derive(Debug)]
 pub(crate) struct LeftOut {
-    pub pid: u32,
+    pub process: ProcessId,
+    /// Its number in CRIU's files.
+    pub inner: u32,
     /// The process in whose copy it is; that of the process itself, which is tracked, if there is none.
     pub from: Option<u32>,
     /// Pages, ascending; of a process that is tracked, whole mappings.
@@ -107,8 +114,11 @@ fn answer(socket: &OwnedFd, tree: &Tree, answers: &mut Option<Arc<Answers>>) -> 
     let question = &question[..length];
     let number = str::from_utf8(question).ok();
     let inner: Option<u32> = number.and_then(|it| it.parse().ok());
-    let answers = answers.get_or_insert_with(|| Answers::begin(tree));
-    let files = inner.and_then(|it| answers.tell(it).ok());
+    if answers.is_none() && proc::tracer(tree.root).is_some() {
+        *answers = Some(Answers::begin(tree));
+    }
+    let told = answers.as_ref().zip(inner);
+    let files = told.and_then(|(answers, inner)| answers.tell(inner).ok());
     let files = files.unwrap_or_default();
     let rights: Vec<_> = files.iter().map(|it| it.as_fd()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -134,32 +144,65 @@ struct Answers {
 
 #[derive(Debug)]
 struct Answer {
-    pid: u32,
+    process: ProcessId,
+    /// Its number in its own namespace.
+    inner: u32,
     mappings: OnceLock<Option<Vec<u8>>>,
     left_out: OnceLock<Option<Arc<LeftOut>>>,
 }
 
 impl Answer {
+    /// One that is not made yet; none for a process that has ended.
+    fn new(pid: u32) -> Option<Self> {
+        Some(Self {
+            process: ProcessId::of(pid)?,
+            inner: proc::inner_pid(pid)?,
+            mappings: OnceLock::new(),
+            left_out: OnceLock::new(),
+        })
+    }
+
     fn mappings(&self) -> Option<&[u8]> {
-        let make = || fermata_hostmem::describe(self.pid).ok();
+        let make = || fermata_hostmem::describe(self.process.pid).ok();
         self.mappings.get_or_init(make).as_deref()
     }
 
     fn left_out(&self, tree: &Tree) -> Option<&Arc<LeftOut>> {
-        let make = || examine(self.pid, tree).ok().flatten().map(Arc::new);
+        let make = || self.examine(tree).ok().flatten().map(Arc::new);
         self.left_out.get_or_init(make).as_ref()
+    }
+
+    /// What CRIU can leave out of the process.
+    fn examine(&self, tree: &Tree) -> io::Result<Option<LeftOut>> {
+        let pid = self.process.pid;
+        let (from, pages) = match tree.known(pid) {
+            Some(known) => (None, known.left_out()?),
+            None => {
+                // The nearest of its ancestors that is tracked has forked it, or one that is not.
+                let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
+                let Some(from) = ancestors.find(|pid| tree.known(*pid).is_some()) else {
+                    return Ok(None);
+                };
+                let until = Instant::now() + TIME;
+                (Some(from), fermata_hostmem::inherited(pid, from, until)?)
+            }
+        };
+        let (process, inner) = (self.process, self.inner);
+        let left_out = LeftOut {
+            process,
+            inner,
+            from,
+            pages,
+        };
+        Ok(Some(left_out).filter(|it| !it.pages.is_empty()))
     }
 }
 
 impl Answers {
     /// Has them made while CRIU is busy with its first processes.
     fn begin(tree: &Tree) -> Arc<Self> {
-        let answer = |pid| Answer {
-            pid,
-            mappings: OnceLock::new(),
-            left_out: OnceLock::new(),
-        };
-        let all = proc::still_tree(tree.root).into_iter().map(answer);
+        let all = proc::still_tree(tree.root);
+        let all = all.into_iter().filter_map(Answer::new);
         let answers = Arc::new(Self {
             tree: tree.clone(),
             all: all.collect(),
@@ -184,12 +227,12 @@ impl Answers {
     /// The mappings of the process that has number `inner` in its namespace, and the list of what is left out of it.
     fn tell(&self, inner: u32) -> io::Result<Vec<File>> {
         let mut all = self.all.iter();
-        let answer = all.find(|it| proc::inner_pid(it.pid) == Some(inner));
+        let answer = all.find(|it| it.inner == inner);
         let answer = answer.ok_or(io::ErrorKind::NotFound)?;
         // Where there is no faster way, the kernel's file.
         let mut files = vec![match answer.mappings() {
             Some(text) => in_memory(text)?,
-            None => File::open(format!("/proc/{}/smaps", answer.pid))?,
+            None => File::open(format!("/proc/{}/smaps", answer.process.pid))?,
         }];
         // Without it CRIU dumps all.
         if let Some(left_out) = answer.left_out(&self.tree)
@@ -198,27 +241,12 @@ impl Answers {
             files.push(list);
             let told = self.tree.left_out.lock();
             let mut told = told.unwrap_or_else(PoisonError::into_inner);
-            told.push(left_out.clone());
+            if !told.iter().any(|it| it.process == answer.process) {
+                told.push(left_out.clone());
+            }
         }
         Ok(files)
     }
-}
-
-/// What CRIU can leave out of process `pid`.
-fn examine(pid: u32, tree: &Tree) -> io::Result<Option<LeftOut>> {
-    let (from, pages) = match tree.known(pid) {
-        Some(known) => (None, known.left_out()?),
-        None => {
-            // The nearest of its ancestors that is tracked has forked it, or one that is not.
-            let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
-            let Some(from) = ancestors.find(|pid| tree.known(*pid).is_some()) else {
-                return Ok(None);
-            };
-            (Some(from), fermata_hostmem::inherited(pid, from)?)
-        }
-    };
-    let some = !pages.is_empty();
-    Ok(some.then_some(LeftOut { pid, from, pages }))
 }
 
 /// First and last address of each, as this machine has numbers in memory.
@@ -236,21 +264,72 @@ fn in_memory(content: &[u8]) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::io::{IoSliceMut, Read as _};
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
 
     use super::*;
 
-    #[test]
-    fn an_answer_names_the_process_that_was_asked_for() {
+    /// Asks for a process of a tree, and checks that the answer names it; how many files come with it.
+    fn ask(tree: &Tree, asked: u32, answers: &mut Option<Arc<Answers>>) -> usize {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.expect("a socket pair");
-        let asked = b"4294967295";
-        rustix::net::send(&theirs, asked, SendFlags::NOSIGNAL).expect("asked");
-        assert!(answer(&ours, &Tree::new(std::process::id()), &mut None).expect("answered"));
+        let asked = asked.to_string();
+        rustix::net::send(&theirs, asked.as_bytes(), SendFlags::NOSIGNAL).expect("asked");
+        assert!(answer(&ours, tree, answers).expect("answered"));
         let mut text = [0; MOST_BYTES];
-        let (length, _) = recv(&theirs, &mut text[..], RecvFlags::empty()).expect("an answer");
-        assert_eq!(&text[..length], asked);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut text)];
+        let received = recvmsg(&theirs, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let length = received.expect("an answer").bytes;
+        assert_eq!(&text[..length], asked.as_bytes());
+        let rights = control.drain().map(|it| match it {
+            RecvAncillaryMessage::ScmRights(rights) => rights.count(),
+            _ => 0,
+        });
+        rights.sum()
+    }
+
+    #[test]
+    fn an_answer_names_the_process_that_was_asked_for() {
+        let tree = Tree::new(std::process::id());
+        let mut answers = Some(Answers::begin(&tree));
+        assert_eq!(ask(&tree, u32::MAX, &mut answers), 0);
+        assert_eq!(ask(&tree, tree.root, &mut answers), 1);
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_program_that_runs() {
+        let tree = Tree::new(std::process::id());
+        let mut answers = None;
+        assert_eq!(ask(&tree, tree.root, &mut answers), 0);
+        assert!(answers.is_none(), "later answers are of the stop");
+    }
+
+    #[test]
+    fn what_is_left_out_is_noted_once() {
+        let tree = Tree::new(std::process::id());
+        let answer = Answer::new(tree.root).expect("this process");
+        let left_out = LeftOut {
+            process: answer.process,
+            inner: answer.inner,
+            from: None,
+            pages: vec![0x1000..0x3000, 0x5000..0x9000],
+        };
+        let told = answer.left_out.set(Some(Arc::new(left_out)));
+        told.expect("it was not made yet");
+        let (inner, all) = (answer.inner, vec![answer]);
+        let answers = Answers {
+            tree: tree.clone(),
+            all,
+        };
+        for _ in 0..2 {
+            let files = answers.tell(inner).expect("it is in the tree");
+            assert_eq!(files.len(), 2, "CRIU may ask again");
+        }
+        assert_eq!(tree.left_out().len(), 1);
     }
 
     #[test]

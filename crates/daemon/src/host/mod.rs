@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fermata_control::worker::FailureKind;
@@ -115,7 +116,7 @@ impl HostCopy {
             match tracked {
                 Ok(tracked) => processes.extend(tracked),
                 // One that has ended by now is not worth a word.
-                Err(_) if ProcessId::of(pid).is_none() => {}
+                Err(_) if ProcessId::of(pid).is_none_or(|it| it.is_ending()) => {}
                 Err(why) => note(why),
             }
         }
@@ -205,20 +206,21 @@ impl HostCopy {
         alive.map(|it| it.tracker.known()).collect()
     }
 
-    /// Makes the copy exact. Every process of the tree below `root` stands still, and this is what CRIU has left out of them.
+    /// Makes the copy exact. Every process of the tree below `root` stands still, CRIU has dumped them to `dir`, and this is what it
+    /// has left out of them.
     ///
     /// # Errors
     /// The copy is of no use; [`Self::has_failed`] from then on.
-    pub fn last(&mut self, root: u32, left_out: &[Arc<LeftOut>]) -> Result<()> {
+    pub fn last(&mut self, root: u32, dir: &Path, left_out: &[Arc<LeftOut>]) -> Result<()> {
         let (heirs, own): (Vec<_>, Vec<_>) = left_out.iter().partition(|it| it.from.is_some());
-        let last = self.try_last(root, &own);
+        let last = self.try_last(root, dir, &own);
         let mut heirs = heirs.into_iter();
         let last = last.and_then(|()| heirs.try_for_each(|it| self.add_heir(it)));
         self.failed = last.is_err();
         last
     }
 
-    fn try_last(&mut self, root: u32, left_out: &[&Arc<LeftOut>]) -> Result<()> {
+    fn try_last(&mut self, root: u32, dir: &Path, left_out: &[&Arc<LeftOut>]) -> Result<()> {
         let tree = proc::still_tree(root);
         let known: HashSet<ProcessId> = self.processes.iter().map(|it| it.process).collect();
         let is_known = |pid: u32| ProcessId::of(pid).is_some_and(|it| known.contains(&it));
@@ -238,24 +240,39 @@ impl HostCopy {
             tree.contains(&process.pid) && ProcessId::of(process.pid) == Some(*process)
         };
         let processes = Mutex::new(self.processes.iter_mut().filter(still));
-        let next = || processes.lock().ok()?.next();
+        let failed = AtomicBool::new(false);
+        let next = || match failed.load(Ordering::Relaxed) {
+            true => None,
+            false => processes.lock().ok()?.next(),
+        };
         let copy = || {
-            while let Some(it) = next() {
-                let pid = it.process.pid;
-                let own = left_out.iter().find(|it| it.pid == pid);
-                let exact = it.tracker.last(own.map_or(&[], |it| &it.pages));
-                it.exact = Some(exact.or_fail(FailureKind::Internal, || {
-                    format!("cannot copy the memory of process {pid}")
-                })?);
+            while let Some(Tracked {
+                process,
+                tracker,
+                exact,
+                ..
+            }) = next()
+            {
+                let own = left_out.iter().find(|it| it.process == *process);
+                let copied = tracker.last(own.map_or(&[], |it| &it.pages));
+                // The others are of no use then, either.
+                failed.fetch_or(copied.is_err(), Ordering::Relaxed);
+                *exact = copied.or_fail(FailureKind::Internal, || {
+                    format!("cannot copy the memory of process {}", process.pid)
+                })?;
             }
             Ok(())
         };
         let ends = fermata_hostmem::side_by_side(threads().min(tree.len()), copy);
         let ends = ends.or_fail(FailureKind::Internal, || "cannot copy host memory".into())?;
         ends.into_iter().collect::<Result<()>>()?;
-        let has = |it: &Tracked, pid| it.process.pid == pid && it.exact.is_some();
-        let is_copied = |pid| self.processes.iter().any(|it| has(it, pid));
-        match left_out.iter().find(|it| !is_copied(it.pid)) {
+        let copied = self.processes.iter().filter(|it| it.exact.is_some());
+        let copied: HashSet<ProcessId> = copied.map(|it| it.process).collect();
+        // CRIU leaves out what is tracked of each. One that it has dumped may have been killed since.
+        let dumped = |it: &&Tracked| dir.join(format!("mm-{}.img", it.inner)).exists();
+        let dumped = self.processes.iter().filter(dumped).map(|it| it.process);
+        let mut needed = left_out.iter().map(|it| it.process).chain(dumped);
+        match needed.find(|it| !copied.contains(it)) {
             None => Ok(()),
             Some(lost) => Err(in_no_copy(lost.pid)),
         }
@@ -263,20 +280,24 @@ impl HostCopy {
 
     /// Has the image get what CRIU has left out of a process, from the exact copy of another.
     fn add_heir(&mut self, left_out: &LeftOut) -> Result<()> {
-        let LeftOut { pid, from, pages } = left_out;
+        let LeftOut {
+            process,
+            inner,
+            from,
+            pages,
+        } = left_out;
+        let pid = process.pid;
         let of = from.and_then(ProcessId::of);
         let tracked = self.processes.iter().enumerate();
         let mut exact = tracked.filter_map(|(at, it)| Some((at, it.process, it.exact.as_ref()?)));
         let exact = exact.find(|(_, process, _)| Some(*process) == of);
-        let (from, _, exact) = exact.ok_or_else(|| in_no_copy(*pid))?;
+        let (from, _, exact) = exact.ok_or_else(|| in_no_copy(pid))?;
         let extents = fermata_hostmem::select(exact, pages).map_err(|address| {
             let message = format!("the copy lacks the memory of process {pid} at {address:#x}");
             fail(FailureKind::Internal, message)
         })?;
-        let ended = || fail(FailureKind::Internal, format!("process {pid} has ended"));
-        let inner = proc::inner_pid(*pid).ok_or_else(ended)?;
         self.heirs.push(Heir {
-            inner,
+            inner: *inner,
             from,
             extents,
         });
@@ -397,4 +418,67 @@ fn nameless(folder: &Path) -> io::Result<File> {
         .custom_flags(flags)
         .open(folder)
         .or_else(|_| named())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use rustix::process::Signal;
+
+    use super::*;
+
+    /// A copy of a process that is killed while it stands still, and has ended when the shell that has started it has run `then`.
+    fn killed_before_the_last_pass(then: &str) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut shell = Command::new("sh")
+            .args([
+                "-c",
+                &format!("sleep 30 & echo $!; read x; {then}; echo ended; read x"),
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut lines = BufReader::new(shell.stdout.take().expect("piped")).lines();
+        let mut line = || lines.next().expect("a line").expect("text");
+        let pid = line().parse().expect("a number");
+        let uffd = fermata_hostmem::acquire(pid).expect("a userfaultfd");
+        let tracked = track(pid, uffd, dir.path()).expect("tracked");
+        let tracked = tracked.expect("it runs");
+        let (process, inner) = (tracked.process, tracked.inner);
+        let mut copy = HostCopy {
+            processes: vec![tracked],
+            heirs: Vec::new(),
+            in_memory: false,
+            hopeless: false,
+            failed: false,
+        };
+        copy.pass();
+        process.signal(Signal::KILL);
+        let mut input = shell.stdin.take().expect("piped");
+        input.write_all(b"x\n").expect("written");
+        assert_eq!(line(), "ended");
+        assert!(process.ends_within(Duration::from_secs(60)));
+        copy.last(shell.id(), dir.path(), &[])
+            .expect("CRIU has not dumped it either");
+        fs::write(dir.path().join(format!("mm-{inner}.img")), "").expect("written");
+        let lost = copy.last(shell.id(), dir.path(), &[]);
+        lost.expect_err("its memory is in no copy");
+        assert!(copy.has_failed());
+        drop(input);
+        shell.wait().expect("it ends");
+    }
+
+    #[test]
+    fn a_process_that_was_killed_behind_criu_fails_the_copy() {
+        killed_before_the_last_pass("wait");
+    }
+
+    #[test]
+    fn one_that_was_not_waited_for_fails_it_too() {
+        killed_before_the_last_pass(":");
+    }
 }

@@ -92,7 +92,7 @@ pub fn iterate(program: BorrowedFd<'_>, tid: u32) -> io::Result<OwnedFd> {
     bpf(ITER_CREATE, &[link.as_raw_fd(), 0])
 }
 
-/// Pages of this process, each a mapping with an advice of its own, until this is dropped.
+/// Pages of this process, each a mapping with an advice of its own and one that may be dropped, until this is dropped.
 pub struct Advised(*mut libc::c_void, usize);
 
 /// Those advices that a mapping keeps.
@@ -109,7 +109,7 @@ const ADVICE: [libc::c_int; 8] = [
 
 /// Makes them.
 pub fn advised() -> io::Result<Advised> {
-    let length = (ADVICE.len() + 1) * PAGE as usize;
+    let length = (ADVICE.len() + 2) * PAGE as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at a place of the kernel's choice.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
@@ -121,6 +121,12 @@ pub fn advised() -> io::Result<Advised> {
         // SAFETY: a page of the new mapping, which nothing refers to. A kernel may lack an advice.
         unsafe { libc::madvise(start.byte_add(index * PAGE as usize), PAGE as usize, advice) };
     }
+    let flags = libc::MAP_DROPPABLE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: another page of it. A kernel may lack such mappings.
+    unsafe {
+        let page = start.byte_add(ADVICE.len() * PAGE as usize);
+        libc::mmap(page, PAGE as usize, libc::PROT_NONE, flags, -1, 0)
+    };
     Ok(pages)
 }
 

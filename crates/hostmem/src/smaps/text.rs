@@ -23,6 +23,8 @@ const NAMES: [(u32, &str); 13] = [
 ];
 /// `mg`, the last bit of the first half.
 const MERGEABLE: (u32, &str) = (31, "mg");
+/// `dp`: the kernel may drop its pages (Linux 6.11). CRIU dumps none of them.
+const DROPPABLE: (u32, &str) = (40, "dp");
 
 /// A mapping, and the kernel's flags for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub struct Marked {
 }
 
 fn names() -> impl Iterator<Item = (u32, &'static str)> {
-    NAMES.into_iter().chain([MERGEABLE])
+    NAMES.into_iter().chain([MERGEABLE, DROPPABLE])
 }
 
 /// Those of `names`, as a line `VmFlags` has them, that this module knows, in its order.
@@ -44,10 +46,10 @@ pub fn known(line: &str) -> Vec<&'static str> {
     known.filter(|it| all.contains(it)).collect()
 }
 
-/// The known names of `flags`; none of flags in the second half, whose bits differ between releases.
+/// The known names of `flags`; none of other flags in the second half, whose bits differ between releases.
 pub fn in_letters(flags: u64) -> Option<Vec<&'static str>> {
     let set = names().filter(|(bit, _)| flags >> bit & 1 != 0);
-    (flags >> 32 == 0).then(|| set.map(|(_, name)| name).collect())
+    ((flags & !(1 << DROPPABLE.0)) >> 32 == 0).then(|| set.map(|(_, name)| name).collect())
 }
 
 /// The range that a line of `maps` begins with.
@@ -99,6 +101,9 @@ mod tests {
                         ff-100 --xp 0 00:00 0   [vsyscall]\nVmFlags: \n";
         assert_eq!(String::from_utf8_lossy(&text), expected);
         assert_eq!(known("rd wr mr dc ac mg sd"), ["dc", "mg"]);
+        let droppable = 0x73 | 1 << 21 | 1 << 25 | 1 << 26 | 1 << 40;
+        let names = known("rd wr mr mw me nr wf dd dp");
+        assert_eq!(in_letters(droppable), Some(names));
     }
 
     #[test]
@@ -108,6 +113,7 @@ mod tests {
         assert!(join(maps, &[]).is_none());
         assert!(join(maps, &[one(0x10..0x30, 0)]).is_none());
         assert!(join(maps, &[one(0x10..0x20, 0), one(0x20..0x30, 0)]).is_none());
-        assert!(join(maps, &[one(0x10..0x20, 1 << 40)]).is_none());
+        assert!(join(maps, &[one(0x10..0x20, 1 << 39)]).is_none());
+        assert!(join(maps, &[one(0x10..0x20, 1 << 41)]).is_none());
     }
 }

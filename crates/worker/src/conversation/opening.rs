@@ -75,7 +75,7 @@ impl Worker {
         live.device_hashes = !soft;
         live.texts = std::env::var_os(OPAQUE).is_none();
         let number = |name| {
-            let hint = "docs/settings.md lists the settings";
+            let hint = "`fermata doctor --settings` lists the settings";
             settings::number(name)
                 .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
         };

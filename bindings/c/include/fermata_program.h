@@ -283,7 +283,7 @@ static inline int fermata_request_ask_(fermata_request *r, const char *about, do
     return r->state;
 }
 
-/* For fermata_request_checkpoint_with: TCP connections to other machines are left out of the image, instead of the checkpoint being
+/* For fermata_request_checkpoint_with: TCP connections to processes outside the session are left out of the image, instead of the checkpoint being
  * refused. This process keeps them; in a restored one they are closed. */
 #define FERMATA_TCP_CLOSE 1u
 

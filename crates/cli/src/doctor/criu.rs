@@ -12,7 +12,7 @@ use super::system;
 use super::verdict::{fail, ok, warn};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The oldest release that the daemon is tested with.
+/// The oldest release that is supported.
 const OLDEST: (u32, u32) = (4, 2);
 const INSTALL: &str = "install the whole tree of Fermata, which has a CRIU (from source, `make deps` gets it), or set \
      `FERMATA_CRIU` to a CRIU 4.2 or newer";

@@ -22,7 +22,8 @@ use crate::progress::Progress;
 #[command(after_help = "\
 Examples:
   fermata images warm heat-1
-  fermata shutdown --keep; FERMATA_CACHE=16G fermata images warm heat-1    by a new daemon, with a cache
+  fermata shutdown --keep                         a daemon that runs keeps its settings
+  FERMATA_CACHE=16G fermata images warm heat-1    starts a daemon that has a cache
   fermata images warm /data/heat-1 --json | jq .cached")]
 pub struct Args {
     /// The image.

@@ -17,7 +17,8 @@ stage=$tree/bundle
 rm -rf "$stage"
 trap 'rm -rf "$stage"' EXIT
 sh tools/stage-tree.sh "$tree" "$stage/$name" bin lib programs bench include python share
-cp README.md CHANGELOG.md LICENSE "$stage/$name/"
+cp LICENSE "$stage/$name/"
+sh tools/stage-pages.sh "$stage/$name"
 
 if command -v xz >/dev/null 2>&1; then
     archive=$tree/$name.tar.xz

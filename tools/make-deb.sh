@@ -35,7 +35,7 @@ rm -rf "$home/share/zsh" "$home/share/systemd"
 cp -R "$home/share/." "$usr/share/"
 rm -rf "$home/share"
 gzip -9n "$usr"/share/man/man1/*
-cp README.md "$usr/share/doc/fermata/"
+sh tools/stage-pages.sh "$usr/share/doc/fermata"
 {
     echo 'Files: *'
     echo 'License: Apache-2.0'

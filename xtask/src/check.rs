@@ -53,7 +53,7 @@ const EDGES: [(&str, &[&str]); 26] = [
     (
         "cli",
         &[
-            "control", "store", "nvml", "planner", "report", "bench", "function",
+            "control", "store", "nvml", "planner", "report", "bench", "function", "hostmem",
         ],
     ),
 ];

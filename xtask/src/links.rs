@@ -1,15 +1,26 @@
 //! What `check` asks of pages: the file and the heading that a link names exist, and so does every file of results that stands
-//! beside a figure.
+//! beside a figure; the index of decisions lists every decision.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Where files of results are.
 pub const RESULTS: &str = "bench/results";
 
+/// Where decisions are, and their index.
+const DECISIONS: &str = "docs/decisions";
+const INDEX: &str = "README.md";
+
 /// Checks every tracked page.
 pub fn check(root: &Path, files: &[PathBuf], findings: &mut Vec<String>) {
     let measured = files.iter().filter(|it| it.starts_with(RESULTS));
     let measured: Vec<&str> = measured.filter_map(|it| it.file_name()?.to_str()).collect();
+    let index = std::fs::read_to_string(root.join(DECISIONS).join(INDEX)).unwrap_or_default();
+    let pages = files.iter().filter(|it| it.starts_with(DECISIONS));
+    for name in pages.filter_map(|it| it.file_name()?.to_str()) {
+        if name != INDEX && !links(&index).contains(&name) {
+            findings.push(format!("{DECISIONS}/{INDEX}: does not list `{name}`"));
+        }
+    }
     for page in files.iter().filter(|it| is_page(it)) {
         let Ok(text) = std::fs::read_to_string(root.join(page)) else {
             continue;

@@ -283,8 +283,8 @@ static inline int fermata_request_ask_(fermata_request *r, const char *about, do
     return r->state;
 }
 
-/* For fermata_request_checkpoint_with: TCP connections to other machines are left out of the image, instead of the checkpoint being
- * refused. This process keeps them; in a restored one they are closed. */
+/* For fermata_request_checkpoint_with: TCP connections to processes outside the session are left out of the image, instead of
+ * the checkpoint being refused. This process keeps them; in a restored one they are closed. */
 #define FERMATA_TCP_CLOSE 1u
 
 /* Asks for an image of this process's session and returns at once: 0, or -1 for an unknown mode ("auto", "stop", "snapshot",

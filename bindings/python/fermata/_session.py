@@ -144,8 +144,8 @@ def checkpoint(
 
     name: name of the image in the folder of images; SESSION-1, SESSION-2, ... if absent.
     wait: return when the image is complete; raises CheckpointError if there is none.
-    tcp_close: leave out TCP connections to other machines, instead of refusing. This process keeps them; in a restored one
-        they are closed.
+    tcp_close: leave out TCP connections to processes outside the session, on this host or another, instead of refusing. This
+        process keeps them; in a restored one they are closed.
     """
     if mode not in _MODES:
         raise ValueError(f"the mode is one of {', '.join(_MODES)}, not {mode!r}")

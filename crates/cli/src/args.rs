@@ -15,8 +15,9 @@ Examples:
 
 Exit status: 0 fine, 1 the request or the user's files, 2 wrong usage or a bug, 3 partly done, 10 no such image
 or session, 11 locked, 12 damaged, 13 this host cannot, 14 not checkpointable, 130 interrupted.
-`fermata run` returns the status of the program; 125 when Fermata fails before the program starts, 124 when it fails
-afterwards (the program may still run).";
+`fermata run`, `trace`, `wait`, and `restore` of one session without --detach, return the status of the program.
+`run` and `trace` return 125 when Fermata fails before the program starts, 124 when it fails afterwards (the program
+may still run).";
 
 /// Checkpoint, restore and copy running GPU programs.
 #[derive(Debug, Parser)]

@@ -145,11 +145,20 @@ pub fn status(ended: &Session, printer: &Printer) -> Result<u8, Failure> {
                 "the daemon of session `{}` is gone; its program goes on",
                 ended.name
             );
-            Err(Failure::new(USER, text))
+            let hint = format!(
+                "`fermata ps` starts a daemon that takes the session over; `fermata wait {}` waits for it",
+                ended.name
+            );
+            Err(Failure::new(USER, text).hint(hint))
         }
         (None, state) => {
             let text = format!("session `{}` gave no exit status ({state:?})", ended.name);
-            Err(Failure::new(INTERNAL, text))
+            let hint = format!(
+                "a daemon cannot learn the exit status of a program that an earlier daemon has started; `fermata logs {}` shows \
+                 what the program has printed",
+                ended.name
+            );
+            Err(Failure::new(INTERNAL, text).hint(hint))
         }
     }
 }

@@ -214,7 +214,10 @@ pub fn unexpected(answer: &FromDaemon) -> Failure {
         INTERNAL,
         format!("the daemon gave an answer that does not fit: {kind}"),
     )
-    .hint("the daemon may be of another release: end it with `fermata shutdown`, and try again")
+    .hint(
+        "the daemon may be of another release: end it with `fermata shutdown`, and try again; `--keep` leaves its sessions to \
+         the next daemon, `--force` ends them",
+    )
 }
 
 /// Asks what changes nothing, starting the daemon when there is none, and the next one when the daemon ends

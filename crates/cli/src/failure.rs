@@ -195,7 +195,10 @@ impl From<RecordError> for Failure {
                 let hint = "remove the function with `fermata function rm`, and make it again";
                 Self::new(DAMAGED, text).hint(hint)
             }
-            RecordError::Newer { .. } => Self::new(HOST, text),
+            RecordError::Newer { .. } => {
+                let hint = "use the release of Fermata that made the function, or a newer one";
+                Self::new(HOST, text).hint(hint)
+            }
             RecordError::Store(e) => e.into(),
             RecordError::Io { .. } => Self::new(USER, text),
         }

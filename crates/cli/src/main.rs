@@ -48,13 +48,13 @@ fn check_settings(printer: &Printer) -> Result<(), Failure> {
     let unknown = settings::load().map_err(|wrong| {
         let hint = match &wrong {
             SettingsError::Environment(_) => {
-                "`docs/settings.md` lists the settings; unset it to have the default"
+                "unset it to have the default; `fermata doctor --settings` then lists the settings"
             }
             SettingsError::File(FileError::Trust(_)) => {
                 "the file and its rights must be yours or root's alone: `chmod go-w`; `FERMATA_CONFIG` names another file"
             }
             SettingsError::File(_) | SettingsError::Missing(_) => {
-                "`docs/settings.md` lists the settings; `FERMATA_CONFIG=/dev/null` reads no file"
+                "`FERMATA_CONFIG=/dev/null` reads no file; with it `fermata doctor --settings` lists the settings"
             }
         };
         Failure::new(USER, sentence(&wrong)).hint(hint)

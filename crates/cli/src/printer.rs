@@ -100,6 +100,13 @@ impl Printer {
         self.say(&format!("{} {text}", self.paint("33;1", "warning:")));
     }
 
+    /// As [`Self::warn`], but nothing where only results are asked for.
+    pub fn advise(&self, text: &str) {
+        if !self.quiet {
+            self.warn(text);
+        }
+    }
+
     /// Says why a verb failed.
     pub fn failure(&self, failure: &Failure) {
         let mut text = format!("{} {}", self.paint("31;1", "error:"), failure.message);

@@ -188,6 +188,7 @@ fn doctor_says_what_is_missing_and_the_fix() {
         "kernel",
         "lazy pages",
         "privileges",
+        "host memory",
         "criu",
         "gpu",
         "space",

@@ -151,10 +151,15 @@ fn host_memory(daemon: &Daemon) -> Check {
         false => Err("the installation has no `lib/pagefilter.so`"),
     };
     match supported {
-        Ok(()) => check(NAME, CheckState::Ok, "copied while programs run", ""),
+        Ok(()) => check(
+            NAME,
+            CheckState::Ok,
+            "checkpoints copy it while programs run",
+            "",
+        ),
         Err(why) => {
-            let detail = format!("copied while programs stand still: {why}");
-            let hint = "checkpoints stop programs for 0.5 to 0.7 s for each GiB of host memory";
+            let detail = format!("checkpoints copy it while programs stand still: {why}");
+            let hint = "for short stops use Linux 6.7 or newer, run the daemon as root, and install the whole tree of Fermata";
             check(NAME, CheckState::Warn, detail, hint)
         }
     }

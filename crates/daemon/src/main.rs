@@ -17,7 +17,9 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("fermatad: takes no arguments; its settings are in docs/settings.md");
+            eprintln!(
+                "fermatad: takes no arguments; `fermata doctor --settings` lists its settings"
+            );
             return ExitCode::from(2);
         }
     }

@@ -51,7 +51,8 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
     settings::complete(&mut env);
     // Those of the program and of its worker; the tool has told the unknown ones.
     settings::check(env.iter().map(|(name, value)| (&**name, &**value))).map_err(|wrong| {
-        fail(FailureKind::User, wrong.to_string()).hint("docs/settings.md lists the settings")
+        fail(FailureKind::User, wrong.to_string())
+            .hint("`fermata doctor --settings` lists the settings")
     })?;
     let argv: Vec<OsString> = request.argv.iter().map(|a| a.to_os()).collect();
     let program = argv

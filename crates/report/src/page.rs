@@ -42,7 +42,7 @@ pub fn of_session(session: &Session, story: &Story) -> String {
                 ArrivalStand::RolledBack => "it was rolled back",
             };
             let (done, total) = (units::bytes(it.done), units::bytes(it.total));
-            format!("{done} of {total} behind the program: {stand}")
+            format!("{done} of {total} in the background: {stand}")
         }
     };
     let mut facts = vec![
@@ -256,7 +256,10 @@ fn facts(m: &Manifest) -> Facts {
                 units::bytes(t.host_bytes)
             ),
         ),
-        ("copied behind it in", units::seconds(s.copying_seconds)),
+        (
+            "copied in the background in",
+            units::seconds(s.copying_seconds),
+        ),
         (
             "copied aside",
             format!(

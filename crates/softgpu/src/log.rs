@@ -54,8 +54,9 @@ static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Adds a message and writes it to standard error, unless it has been reported before or the user has turned that off.
 pub fn tell(message: String) {
-    let quiet = std::env::var_os("FERMATA_SOFTGPU_QUIET").is_some_and(|value| value != "0");
-    if !quiet {
+    // An empty variable counts as not set, as for every setting.
+    let quiet = std::env::var_os("FERMATA_SOFTGPU_QUIET");
+    if quiet.is_none_or(|value| value.is_empty() || value == "0") {
         let mut told = TOLD.lock();
         if told.len() < KEPT && told.insert(message.clone()) {
             // A program without standard error must not fail for it.

@@ -21,7 +21,7 @@
 //! | `DIRTY_ARRAYS` | 1: new arrays are not zero, as those of a GPU need not be | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
 //! | `PLACES` | how many pairs of multiprocessors each cluster of processors has, as `3,5`: a device of 16 multiprocessors has 8. Libraries are told where each lies | they are told nothing |
-//! | `QUIET` | 1: what the software GPU refuses is not told on standard error | 0 |
+//! | `QUIET` | anything but 0: what the software GPU refuses is not told on standard error | 0 |
 //! | `HOLD` | folder whose files hold up work, see `hold` | none |
 //!
 //! A value that cannot be read makes `cuInit` fail with `CUDA_ERROR_INVALID_VALUE`.

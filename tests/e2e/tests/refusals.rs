@@ -232,8 +232,10 @@ fn another_user_runs_programs_and_is_told_what_criu_needs() -> Result<()> {
     let program = program.to_str().context("path")?;
     let small = ["run", "--device", "soft", "--", program, "--steps", "5"];
     let done = other.call(&small)?;
-    expect(&done, 0, &[])?;
+    expect(&done, 0, &["cannot be checkpointed", "need root"])?;
     ensure!(done.stdout.contains("digest "), "{}", done.stdout);
+    let quiet = other.call(&[&["--quiet"][..], &small].concat())?;
+    ensure!(quiet.stderr.is_empty(), "{}", quiet.stderr);
     let held = [
         &[
             "run", "--device", "soft", "--name", "heat", "--detach", "--", program,

@@ -8,10 +8,14 @@ use std::time::Duration;
 use fermata_control::user::Check;
 use fermata_control::{Paths, settings, wait};
 
+use super::system;
 use super::verdict::{fail, ok, warn};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const INSTALL: &str = "run `make deps`, or set `FERMATA_CRIU` to a CRIU 4.2 or newer";
+/// The oldest release that is supported.
+const OLDEST: (u32, u32) = (4, 2);
+const INSTALL: &str = "install the whole tree of Fermata, which has a CRIU (from source, `make deps` gets it), or set \
+     `FERMATA_CRIU` to a CRIU 4.2 or newer";
 
 /// Presence and release, and CRIU's own check.
 pub fn checks(paths: &Paths) -> Vec<Check> {
@@ -32,12 +36,7 @@ pub fn checks(paths: &Paths) -> Vec<Check> {
         .unwrap_or("?")
         .trim();
     let found = format!("{release} at `{}`", criu.display());
-    let major: u32 = release
-        .split('.')
-        .next()
-        .and_then(|m| m.parse().ok())
-        .unwrap_or(0);
-    let presence = if major >= 4 {
+    let presence = if system::version(release).is_some_and(|it| it >= OLDEST) {
         ok("criu", found)
     } else {
         warn("criu", found, INSTALL)

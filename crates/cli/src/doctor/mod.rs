@@ -28,6 +28,7 @@ pub fn host() -> Vec<Check> {
         system::userfaultfd(),
         system::rights(),
         system::namespaces(),
+        system::host_memory(&paths),
     ];
     checks.extend(criu::checks(&paths));
     checks.push(gpu::check());

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use fermata_control::privileges;
 use fermata_control::user::Check;
+use fermata_control::{Paths, privileges};
 
 use super::verdict::{fail, ok, warn};
 
@@ -26,7 +26,8 @@ pub fn kernel() -> Check {
     }
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
+/// The first two numbers of a release.
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
@@ -54,6 +55,23 @@ pub fn userfaultfd() -> Check {
         "userfaultfd is not permitted; restores read all host memory first",
         "as root: `sysctl vm.unprivileged_userfaultfd=1`",
     )
+}
+
+/// Whether host memory is copied while programs run. The check of the daemon has the same name.
+pub fn host_memory(paths: &Paths) -> Check {
+    let name = "host memory";
+    let supported = match paths.home.join("lib/pagefilter.so").is_file() {
+        true => fermata_hostmem::check_kernel(),
+        false => Err("the installation has no `lib/pagefilter.so`"),
+    };
+    match supported {
+        Ok(()) => ok(name, "checkpoints copy it while programs run"),
+        Err(why) => warn(
+            name,
+            format!("checkpoints copy it while programs stand still: {why}"),
+            "for short stops use Linux 6.7 or newer, run the daemon as root, and install the whole tree of Fermata",
+        ),
+    }
 }
 
 /// Whether other processes may be examined and rebuilt.
@@ -106,6 +124,7 @@ mod tests {
     fn releases_are_compared_by_number() {
         assert_eq!(version("6.18.0-rc1"), Some((6, 18)));
         assert_eq!(version("5.4"), Some((5, 4)));
+        assert_eq!(version("4.2.1"), Some((4, 2)));
         assert_eq!(version("strange"), None);
     }
 }

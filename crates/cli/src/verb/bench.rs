@@ -64,7 +64,7 @@ struct Common {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The ways: `cold`, a process without Fermata; `driver`, the driver's own checkpoint and CRIU, from memory; `disk`, from a
-disk and past the page cache; from memory with all data first (`none`) and with data that comes behind the program in
+disk and past the page cache; from memory with all data first (`none`) and with data that is read in the background in
 the order of its addresses (`default`), in that of an earlier start (`profile`) and in the worst one (`worst`); `x2`, `x4`,
 ...: so many at once, until the last one's result. All results must be equal.
 

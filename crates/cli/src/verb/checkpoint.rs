@@ -28,7 +28,7 @@ Examples:
   fermata checkpoint heat --mode cow --pool 6GiB --times
   fermata checkpoint heat --mode cow --validate ptx
   fermata checkpoint 4711 --then stop           by process id; the program ends
-  fermata checkpoint $(pgrep -f train.py)       a program that was started without Fermata")]
+  fermata checkpoint $(pgrep -o -f train.py)    a program that was started without Fermata, with all below it")]
 pub struct Args {
     /// A session's name, or a process id.
     #[arg(value_name = "NAME|PID")]
@@ -45,7 +45,7 @@ pub struct Args {
     /// Device memory for the copy-on-write pool of `cow`, per device; with 0 every write waits for its copy.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
     pool: u64,
-    /// How mis-speculations (writes that were not predicted) are found while memory is copied beside the running program.
+    /// How mis-speculations (writes that were not predicted) are found while memory is copied in the background.
     #[arg(long, default_value = Validate::default().name(), value_parser = words::<Validate>())]
     validate: Validate,
     /// Leave out TCP connections whose other end is outside the session, instead of refusing. The running program keeps them;
@@ -117,7 +117,7 @@ fn summary(done: &Checkpointed) -> String {
     let overtaken = match done.overtaken {
         0 => String::new(),
         n => format!(
-            "; {n} buffers were written before they could be foreseen, and were taken in a stop"
+            "; {n} buffers were written in a way that was not predicted, and were copied in a short stop"
         ),
     };
     let ended = done.waited.as_ref().map_or(String::new(), |it| {

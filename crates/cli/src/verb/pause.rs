@@ -6,7 +6,7 @@ use fermata_control::user::{self, FromDaemon, Paused, Verb};
 use fermata_report::units;
 
 use crate::daemon::{Daemon, unexpected};
-use crate::failure::Failure;
+use crate::failure::{Failure, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
 
@@ -33,7 +33,10 @@ pub struct Args {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let daemon = Daemon::reach(printer)?;
     let to = args.to.map(std::path::absolute).transpose();
-    let to = to.map_err(|error| Failure::new(1, format!("there is no such folder: {error}")))?;
+    let to = to.map_err(|error| {
+        let text = format!("the folder of `--to` cannot be found: {error}");
+        Failure::new(USER, text).hint("name an existing folder, such as `--to /data/paused`")
+    })?;
     let verb = Verb::Pause(user::Pause {
         session: args.session,
         to: to.as_deref().map(Into::into),

@@ -18,7 +18,7 @@ use crate::printer::Printer;
 /// Draw how an image was taken, or how a session was restored.
 ///
 /// The page shows what was done when and by whom, for how long the program stood still, what copying
-/// behind it has cost, and what the time went into.
+/// in the background has cost, and what the time went into.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -49,14 +49,15 @@ pub struct Args {
     /// How many sessions to start, at most 256; more than one are detached.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(user::MOST_COPIES)))]
     copies: u32,
-    /// Read everything before the program runs, instead of what it needs first and the rest behind it.
+    /// Read all data before the program runs. Without, the program runs at once, and data is read in the background: first
+    /// what the program needs first.
     #[arg(long)]
     eager: bool,
     /// The order of device data that no operation waits for; for measurements.
     #[arg(long, default_value = PrefetchOrder::default().name(), value_parser = words::<PrefetchOrder>(), hide = true)]
     order: PrefetchOrder,
-    /// Whether kernels check themselves for using data before it is there. Without, such a kernel is caught all the same,
-    /// and the program starts again; with, it is named, and the next restore of the image lets it wait for what it uses.
+    /// How kernels are found that use data before it has been read. Either way Fermata notices it, and starts the program
+    /// again from the image. With `ptx` it also names the kernel, which at the next restore waits for the data it uses.
     #[arg(long, default_value = LoadCheck::default().name(), value_parser = words::<LoadCheck>())]
     validate: LoadCheck,
     /// Go on although files that the program had open have changed since.

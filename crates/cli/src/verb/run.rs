@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use fermata_control::privileges;
 use fermata_control::user::{self, FromDaemon, Verb};
 use rustix::fs::Access;
 
@@ -65,6 +66,13 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, !args.detach, printer)?;
+    // The daemon belongs to the same user.
+    if let Some(lacking) = privileges::lacking() {
+        printer.advise(&format!(
+            "session `{}` cannot be checkpointed: {}",
+            session.name, lacking.what
+        ));
+    }
     if args.detach {
         if printer.is_json() {
             printer.document(&session)?;

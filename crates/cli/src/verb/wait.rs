@@ -25,7 +25,7 @@ Examples:
 pub struct Args {
     /// The session.
     name: String,
-    /// Wait until the program says that it is ready; its end is waited for no more then.
+    /// Wait only until the program says that it is ready, not until it ends.
     #[arg(long)]
     ready: bool,
 }

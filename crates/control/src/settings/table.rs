@@ -284,7 +284,7 @@ pub const SETTINGS: &[Setting] = &[
         "FERMATA_TALLY",
         Program,
         Path,
-        "folder in which the library counts the program's calls and the time they take; as FERMATA_WORKER_FERMATA_TALLY: the worker its operations",
+        "folder in which the library counts the program's calls and the time they take; `FERMATA_WORKER_FERMATA_TALLY`, set for `fermata run`, is the folder in which the worker counts its operations",
         "none",
     ),
     setting(

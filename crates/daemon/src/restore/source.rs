@@ -629,8 +629,10 @@ fn changed_failure(file: &ChangedFile) -> Failure {
 fn explain(failure: Failure) -> Failure {
     let message = failure.message.clone();
     if message.contains("bad size") {
-        return fail(FailureKind::User, message)
-            .hint("a file that the program has open was changed since: put back the old version");
+        return fail(FailureKind::User, message).hint(
+            "a file that the program has open was changed since: put back the old version, or take it as it is with \
+             `--ignore-changed-files`",
+        );
     }
     if message.contains("connect inet socket back") || message.contains("bind inet socket back") {
         return fail(FailureKind::User, message).hint(

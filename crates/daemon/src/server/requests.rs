@@ -273,7 +273,10 @@ fn warm(
     if warmed.cache.is_none() && workers_wanted == 0 {
         let why = "the daemon keeps no cache, and no workers for images";
         return Err(fail(FailureKind::User, why)
-            .hint("start it with `FERMATA_CACHE=16G`, and without `FERMATA_SPARE_PRELOADED=0`, in its environment"));
+            .hint(
+                "put `cache = \"16G\"` into the configuration file, or `spare_preloaded` and `spare_workers` of 1 or more; `fermata \
+                 shutdown --keep` ends this daemon, and the next one reads the file",
+            ));
     }
     Ok(FromDaemon::Warmed(Warmed {
         workers,
@@ -321,7 +324,10 @@ fn wait(session: &Session, user: &User) -> Result<FromDaemon> {
 fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
     daemon.close_sessions(force).map_err(|live| {
         let message = format!("{} session(s) still run: {}", live.len(), live.join(", "));
-        fail(FailureKind::User, message).hint("end them with `fermata kill NAME`")
+        fail(FailureKind::User, message).hint(
+            "`fermata kill NAME` ends one, `fermata shutdown --force` all of them; `fermata shutdown --keep` leaves them to the \
+             next daemon",
+        )
     })?;
     Ok(FromDaemon::Done)
 }

@@ -67,7 +67,7 @@ impl Worker {
         let callbacks = Arc::clone(&self.callbacks);
         let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
         let number = |name| {
-            let hint = "docs/settings.md lists the settings";
+            let hint = "`fermata doctor --settings` lists the settings";
             settings::number(name)
                 .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
         };

@@ -27,8 +27,8 @@ const TURN: Duration = Duration::from_millis(50);
 /// Run a program until it can answer, take its image, and end it.
 ///
 /// It can answer when it listens on a TCP or a Unix socket; with --ready, when it also has called `fermata.ready()`
-/// (`fermata_program_ready()` in C). It must listen at all addresses or at 127.0.0.1: what it prints is shown by
-/// `fermata logs function-NAME`.
+/// (`fermata_program_ready()` in C). A TCP socket must listen at 127.0.0.1, `::1` or all addresses; a Unix socket may be
+/// abstract (`@NAME`) or have a path. `fermata logs function-NAME` shows what the program prints.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -216,7 +216,7 @@ fn choose(found: &[Endpoint]) -> Result<Endpoint, Failure> {
         Endpoint::Tcp(address) if !is_everywhere(address) => {
             let text =
                 format!("the program listens at {address}, which only this machine's network has");
-            let hint = "let it listen at 127.0.0.1 or at all addresses (0.0.0.0)";
+            let hint = "let it listen at 127.0.0.1, at `::1`, or at all addresses (0.0.0.0)";
             Err(Failure::new(USER, text).hint(hint))
         }
         one => Ok(one.clone()),

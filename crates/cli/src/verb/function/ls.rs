@@ -21,7 +21,14 @@ pub struct Args {}
 /// Does it.
 pub fn call(_args: &Args, printer: &Printer) -> Result<u8, Failure> {
     let functions = Functions::of(&place::images());
-    let mut table = Table::new(&["NAME", "LISTENS", "DEVICE", "HOST", "CREATED", "COMMAND"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "LISTENS",
+        "DEVICE",
+        "HOST FILES",
+        "CREATED",
+        "COMMAND",
+    ]);
     let mut documents = Vec::new();
     for name in functions.names()? {
         let record = match functions.load(&name) {
@@ -45,7 +52,7 @@ pub fn call(_args: &Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Bytes of host memory and files in an image.
+/// Bytes of the host files in an image: the memory of its processes, and what else CRIU and Fermata have saved of them.
 pub fn host_bytes(manifest: &Manifest) -> u64 {
     manifest.files.iter().map(|it| it.length).sum()
 }

@@ -46,8 +46,8 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         let of_device = units::bytes(manifest.totals.device_bytes);
         let of_host = units::bytes(ls::host_bytes(manifest));
         lines.push((
-            "memory",
-            format!("{of_device} on the device, {of_host} on the host"),
+            "holds",
+            format!("{of_device} of device memory, {of_host} of host files"),
         ));
     }
     let line = |(name, value): &(&str, String)| format!("{name:<8} {value}\n");

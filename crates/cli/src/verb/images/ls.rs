@@ -31,7 +31,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.document(&json!({ "folder": folder.display().to_string(), "images": images }))?;
         return Ok(0);
     }
-    let mut table = Table::new(&["NAME", "CREATED", "DEVICE", "HOST", "PROGRAM"]);
+    let mut table = Table::new(&["NAME", "CREATED", "DEVICE", "HOST FILES", "PROGRAM"]);
     for image in &images {
         table.row(cells(image));
     }

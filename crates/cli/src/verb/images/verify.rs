@@ -62,7 +62,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
                     let places = if count == 1 { "place" } else { "places" };
                     let message =
                         format!("image `{}` is damaged in {count} {places}", text.display());
-                    worst = worst.or(Some(Failure::new(DAMAGED, message)));
+                    let hint = "take another image of the program, or restore an older one; `fermata images rm` removes this one";
+                    worst = worst.or(Some(Failure::new(DAMAGED, message).hint(hint)));
                 }
             }
             Err(e) if images.len() == 1 => return Err(e),

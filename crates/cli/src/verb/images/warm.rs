@@ -11,18 +11,19 @@ use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
-/// Make ready for an image's next restore: workers that have loaded its modules, and its data in the cache in memory if it lies on
-/// a disk.
+/// Prepare for an image's next restore: start workers that load its modules, and read an image on a disk into the cache in
+/// memory.
 ///
-/// A worker is kept for each process of the image (`FERMATA_SPARE_PRELOADED`), on its GPU; `fermata ps --pool` shows them. A
-/// restore makes them again for the next one. The daemon brings every image that it has written or restored into the cache by itself,
-/// if `FERMATA_CACHE` in its environment says how much it may keep (`FERMATA_CACHE=16G`; nothing by default). What was used least
-/// recently is dropped first. `fermata doctor` says how full the cache is.
+/// The daemon starts a worker for each process of the image (`FERMATA_SPARE_PRELOADED`), on its GPU; `fermata ps --pool` shows
+/// them. A restore uses them, and the daemon then starts others for the next restore. Images that the daemon has written or
+/// restored are put into the cache without this command, too. How much the cache holds is a setting of the daemon
+/// (`FERMATA_CACHE`; nothing by default); what was used least recently is dropped first. `fermata doctor` says how full it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata images warm heat-1
-  FERMATA_CACHE=16G fermata serve &
+  fermata shutdown --keep                         a daemon that runs keeps its settings
+  FERMATA_CACHE=16G fermata images warm heat-1    starts a daemon that has a cache
   fermata images warm /data/heat-1 --json | jq .cached")]
 pub struct Args {
     /// The image.

@@ -15,7 +15,7 @@ Examples:
   fermata plan interval --checkpoint 0.05 --restart 2 --failures-every 86400 --duration 8
   fermata plan interval --model fti --checkpoint 0.5 --duration 4 --restart 62 --failures-every 3600")]
 pub struct Args {
-    /// Seconds of the program's time that one checkpoint costs (the stop, not what runs behind it).
+    /// Seconds of the program's time that one checkpoint costs (the stop, not what is done in the background).
     #[arg(long, value_name = "SECONDS")]
     checkpoint: f64,
     /// Seconds from a failure to running again.
@@ -34,7 +34,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Model {
-    /// Only the stop: what runs behind the program costs it nothing (PhoenixOS, appendix A.1).
+    /// Only the stop: what is done in the background costs the program nothing (PhoenixOS, appendix A.1).
     Stop,
     /// The interval by the time until a checkpoint is complete and by restarts, the waste by the stop (FTI on GPUs,
     /// equations 1 and 2; `interval = "auto"` of the library).
@@ -50,7 +50,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     };
     let interval = match args.model {
         Model::Stop => best(&costs),
-        // One that is not written behind the program is complete when the program goes on.
+        // One that is not written in the background is complete when the program goes on.
         Model::Fti => best(&costs).and_then(|_| {
             best_with_restart(&Costs {
                 checkpoint: args.duration.max(args.checkpoint),
@@ -60,7 +60,9 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     };
     let interval = interval.ok_or_else(|| {
         let message = "costs must not be negative, and there must be time between failures";
-        Failure::new(USER, message)
+        Failure::new(USER, message).hint(
+            "`--checkpoint`, `--restart` and `--duration` are 0 or more, `--failures-every` is more than 0",
+        )
     })?;
     let share = match args.model {
         Model::Stop => waste(&costs, interval),

@@ -27,8 +27,8 @@ pub struct Args {
     /// Leave out sessions whose program has ended.
     #[arg(long, short)]
     running: bool,
-    /// Show what memory sessions take that have not ended: host memory by its share (PSS) of program and workers, the part
-    /// that no other process maps, and device memory, with what several of a session's processes use.
+    /// Show the memory of sessions that have not ended: host memory (PSS) of the program and of its workers, and the part of
+    /// each that no other process maps; device memory, and how much of it other sessions or several processes use.
     #[arg(long, short)]
     memory: bool,
     /// Show the workers that wait for sessions instead: on which device each has its context, its host memory (PSS) and

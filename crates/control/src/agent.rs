@@ -38,9 +38,20 @@ pub enum Visible {
 pub struct Sight {
     /// Its GPUs.
     pub devices: Visible,
-    /// The one that it is expected to use, by its own numbers: a launcher has given it this place among the ranks of the host. There
-    /// may be fewer, and then it counts on from the first.
+    /// The one that it is expected to use, by its own numbers: a launcher has given it this place among the ranks of the host. If
+    /// there are not so many, its worker begins with the first, and this is 0 once that is known.
     pub first: u32,
+}
+
+impl Sight {
+    /// As it is on a machine with so many GPUs of those that it names.
+    pub fn among(self, gpus: usize) -> Self {
+        let first = match (self.first as usize) < gpus {
+            true => self.first,
+            false => 0,
+        };
+        Self { first, ..self }
+    }
 }
 
 /// As it is written; earlier releases know the first form only.

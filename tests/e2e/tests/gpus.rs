@@ -61,10 +61,10 @@ fn check_sees(scene: &Scene, name: &str, list: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the worker of a session has begun with the third GPU.
-fn begins_with_the_third(scene: &Scene, name: &str) -> Result<bool> {
+/// Whether the worker of a session was told to begin with this GPU.
+fn begins_with(scene: &Scene, name: &str, gpu: &str) -> Result<bool> {
     let worker = scene.process(name, Which::Worker)?;
-    has_variable(worker.pid, "FERMATA_FIRST_DEVICE", "2")
+    has_variable(worker.pid, "FERMATA_FIRST_DEVICE", gpu)
 }
 
 /// Restores image `image` as session `moved`, onto these GPUs of the machine.
@@ -90,24 +90,57 @@ fn the_worker_of_a_rank_begins_with_the_ranks_gpu_also_after_a_restore_and_a_pau
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     start(&scene, ("LOCAL_RANK", "2"), "")?;
-    ensure!(begins_with_the_third(&scene, "one")?, "at its start");
+    ensure!(begins_with(&scene, "one", "2")?, "at its start");
     fermata
         .call(&["pause", "one"])?
         .success("fermata pause one")?;
     fermata
         .call(&["resume", "one"])?
         .success("fermata resume one")?;
-    ensure!(begins_with_the_third(&scene, "one")?, "after its pause");
+    ensure!(begins_with(&scene, "one", "2")?, "after its pause");
     fermata.checkpoint("one", "image", Mode::Cow)?;
     fermata.kill("one")?;
     fermata.restore("image", "back", Device::Soft)?;
-    ensure!(begins_with_the_third(&scene, "back")?, "after its restore");
+    ensure!(begins_with(&scene, "back", "2")?, "after its restore");
     // A worker that waits for any program begins with the first.
     start_as(&scene, "two", ("RANK", "2"), "")?;
-    ensure!(!begins_with_the_third(&scene, "two")?, "without a rank");
+    ensure!(!begins_with(&scene, "two", "2")?, "without a rank");
     scene.let_go()?;
     let straight = scene.straight(PROGRAM, OPTIONS)?;
     scene.check_ends_as("back", &straight)?;
+    scene.close()
+}
+
+#[test]
+fn a_rank_whose_gpu_is_not_among_those_of_a_restore_is_refused_and_nothing_is_left() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    // It uses the first two.
+    start(&scene, ("LOCAL_RANK", "2"), "")?;
+    fermata.checkpoint("one", "image", Mode::Cow)?;
+    fermata.kill("one")?;
+    let path = fermata.image("image");
+    let path = path.to_str().unwrap_or_default();
+    let refused = fermata.call(&["restore", path, "--detach", "--gpus", "0,1"])?;
+    let said = &refused.stderr;
+    let named = said.contains("its GPU 2") && said.contains("at least 3 GPUs");
+    ensure!(refused.status == 13 && named, "{} {said}", refused.status);
+    fermata.restore("image", "back", Device::Soft)?;
+    scene.let_go()?;
+    scene.check_ends_as("back", &scene.straight(PROGRAM, OPTIONS)?)?;
+    scene.close()
+}
+
+#[test]
+fn a_rank_beyond_the_gpus_begins_with_the_first() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, ("LOCAL_RANK", "3"), "")?;
+    scene.fermata().checkpoint("one", "image", Mode::Cow)?;
+    scene.fermata().kill("one")?;
+    scene.fermata().restore("image", "back", Device::Soft)?;
+    ensure!(!begins_with(&scene, "back", "3")?, "it has no GPU 3");
+    scene.let_go()?;
+    scene.check_ends_as("back", &scene.straight(PROGRAM, OPTIONS)?)?;
     scene.close()
 }
 

@@ -239,7 +239,9 @@ fn ready(
     loop {
         let worker = take()?;
         // Saved first: a later daemon must know which process the worker serves.
-        session.expect(arrival.process, worker.process, arrival.visible.clone());
+        let sight = arrival.visible.clone();
+        let sight = sight.map(|it| it.among(worker.devices.len()));
+        session.expect(arrival.process, worker.process, sight);
         let failure = match share(session, &worker).and_then(|()| offer(session, &worker)) {
             Ok(ends) => return Ok((worker, ends)),
             Err(failure) => failure,

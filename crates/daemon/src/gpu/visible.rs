@@ -17,8 +17,10 @@
 use std::ffi::OsString;
 
 use fermata_control::agent::{FIRST_DEVICE, Sight, Visible};
+use fermata_control::worker::FailureKind;
 
-use crate::worker::Variables;
+use crate::failure::{Hint as _, Result, fail};
+use crate::worker::{Variables, Worker};
 
 /// What NVIDIA's driver reads.
 const CUDA: &str = "CUDA_VISIBLE_DEVICES";
@@ -74,6 +76,23 @@ pub fn variables_of_process(
         variables.insert(FIRST_DEVICE.into(), OsString::from(first.to_string()));
     }
     variables
+}
+
+/// Checks that a worker has begun with the GPU with which the former one of its process had: what it makes first has the same
+/// addresses then.
+///
+/// # Errors
+/// It sees too few GPUs.
+pub fn check_first(process: Option<&Sight>, worker: &Worker) -> Result<()> {
+    let (first, count) = (process.map_or(0, |it| it.first), worker.devices.len());
+    if (first as usize) < count.max(1) {
+        return Ok(());
+    }
+    let message = format!(
+        "a rank of the program has begun with its GPU {first}, and of those that it is given here there are only {count}"
+    );
+    let hint = format!("restore onto at least {} GPUs (`--gpus`)", first + 1);
+    Err(fail(FailureKind::Host, message).hint(hint))
 }
 
 /// The list that a session's user gave its workers alone, if there is one. In `variables` the one that its programs find takes

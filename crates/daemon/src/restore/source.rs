@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::foreign::back::Returning;
 use crate::gpu::driver::Driver;
-use crate::gpu::visible::variables_of_process;
+use crate::gpu::visible::{check_first, variables_of_process};
 use crate::helpers::namespace::{self, HostImage, Namespace};
 use crate::images::record::{self, Place, Record};
 use crate::open_files::folders::Made;
@@ -529,6 +529,10 @@ impl Source {
             pool.take_for(driver, &variables, kernels_first, Some(&part))
         });
         let worker = worker.map_err(|failure| cannot_load(session, failure))?;
+        check_first(place.agent.visible.as_ref(), &worker).map_err(|failure| {
+            worker.end();
+            cannot_load(session, failure)
+        })?;
         let request = ToWorker::Load {
             store: part.store,
             image: part.part,

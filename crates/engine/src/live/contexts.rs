@@ -48,7 +48,8 @@ impl Live {
     /// restore must find them, because the driver places variables depending on what was loaded before.
     pub fn wants_kernels_first(&self, device: u32) -> bool {
         let first = self.contexts.values().all(|it| it.device != device);
-        first && self.hashers.contains_key(&0) && !self.hashers.contains_key(&device)
+        let at_home = self.hashers.contains_key(&self.home_device);
+        first && at_home && !self.hashers.contains_key(&device)
     }
 }
 

@@ -156,6 +156,8 @@ pub struct Live {
     pub(crate) overtaken: u32,
     /// The context that the process keeps for all its life.
     pub home: Option<ContextHandle>,
+    /// The device whose primary context that is.
+    pub home_device: u32,
     current: Option<ContextHandle>,
 }
 
@@ -212,6 +214,7 @@ impl Live {
             copies: None,
             keeper: None,
             home: None,
+            home_device: 0,
             current: None,
         })
     }

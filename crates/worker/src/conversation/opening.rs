@@ -71,10 +71,9 @@ impl Worker {
             settings::number(name)
                 .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
         };
-        let count = u32::try_from(facts.len()).unwrap_or(u32::MAX);
-        let first = number(FIRST_DEVICE)?.unwrap_or(0) % u64::from(count.max(1));
-        let first = u32::try_from(first).unwrap_or(0);
-        if count > 0 {
+        let first = number(FIRST_DEVICE)?.filter(|it| *it < facts.len() as u64);
+        let first = first.map_or(0, |it| it as u32);
+        if !facts.is_empty() {
             // Held for the life of the process, so that a program finds the device's context ready. Another device would get a
             // context that nobody needs, of some 500 MiB.
             let context = driver.primary_context(first, 0);
@@ -82,7 +81,7 @@ impl Worker {
         }
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
-        live.home = self.home;
+        (live.home, live.home_device) = (self.home, first);
         live.device_hashes = !soft;
         live.texts = std::env::var_os(OPAQUE).is_none();
         live.host_buffer = number(HOST_BUFFER)?.unwrap_or(live.host_buffer);

@@ -50,8 +50,9 @@ impl Server {
             limits: BTreeMap::new(),
             peers: BTreeSet::new(),
         };
-        // The first device's primary context is there already.
-        let place = (!primary || device != 0).then(|| ContextPlace {
+        // The worker's own primary context is there already.
+        let is_home = primary && device == site.live.home_device;
+        let place = (!is_home).then(|| ContextPlace {
             kernels: site.live.wants_kernels_first(device),
             ..site.session.next_context_place()
         });

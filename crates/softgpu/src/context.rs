@@ -17,6 +17,7 @@ use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
 pub use crate::objects::{Context, Streams};
 use crate::objects::{Point, Stream, StreamKind, Work};
+use crate::primary::Primary;
 
 /// Device output kept before it is written.
 const MOST_OUTPUT: usize = 1 << 20;
@@ -224,6 +225,19 @@ fn write_stdout(bytes: &[u8]) -> std::io::Result<usize> {
 /// Handle of the calling thread's current context; 0 when there is none.
 pub fn current_handle() -> u64 {
     STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// Checks that `handle` can be current: the context exists, or is a primary one, which need not be active.
+///
+/// # Errors
+/// It is neither.
+pub fn check_known(handle: u64) -> Result {
+    let driver = driver::get()?;
+    let known = driver.contexts().get(handle).is_some();
+    match known || Primary::device_of(driver, handle).is_some() {
+        true => Ok(()),
+        false => Err(INVALID_CONTEXT),
+    }
 }
 
 /// Makes `handle` (0: none) the current context in place of what is current.

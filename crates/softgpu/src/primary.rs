@@ -47,11 +47,21 @@ impl Primary {
         Ok(primary.context(driver, device))
     }
 
-    fn context(&mut self, driver: &Driver, device: &Arc<Device>) -> Arc<Context> {
+    /// The handle of the primary context, which need not exist.
+    pub fn handle(driver: &Driver, device: &Arc<Device>) -> u64 {
+        driver.primary(device).lock().own_handle()
+    }
+
+    /// It stays the same whenever the context is made again.
+    fn own_handle(&mut self) -> u64 {
         if self.handle == 0 {
             self.handle = handle::fresh(Tag::Context);
         }
-        let (handle, flags) = (self.handle, self.flags);
+        self.handle
+    }
+
+    fn context(&mut self, driver: &Driver, device: &Arc<Device>) -> Arc<Context> {
+        let (handle, flags) = (self.own_handle(), self.flags);
         let context = self.context.get_or_insert_with(|| {
             let context = Context::new(device, handle, true, flags);
             driver.contexts().insert(handle, Arc::clone(&context));
@@ -105,6 +115,13 @@ impl Primary {
         let has =
             |device: &&Arc<Device>| handle != 0 && driver.primary(device).lock().handle == handle;
         driver.devices.iter().find(has).map(|device| device.ordinal)
+    }
+
+    /// Flags of the primary context with this handle, if it is one.
+    pub fn flags_of(driver: &Driver, handle: u64) -> Option<u32> {
+        let ordinal = Self::device_of(driver, handle)?;
+        let device = driver.devices.get(ordinal as usize)?;
+        Some(driver.primary(device).lock().flags)
     }
 
     /// Sets the flags of the primary context, now and when it is made again.

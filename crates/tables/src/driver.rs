@@ -44,11 +44,11 @@ pub trait Driver: Sync {
     /// The calling thread's current context, null if it has none.
     fn current(&self) -> sys::CUcontext;
 
-    /// As `cuDevicePrimaryCtxRetain`.
+    /// The primary context of a device, which need not be active, and is not made or retained by this.
     ///
     /// # Errors
-    /// That function's.
-    fn retain(&self, device: sys::CUdevice) -> Result<sys::CUcontext>;
+    /// There is no such device.
+    fn primary(&self, device: sys::CUdevice) -> Result<sys::CUcontext>;
 
     /// As `cuCtxGetId`.
     ///

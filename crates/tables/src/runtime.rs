@@ -3,7 +3,7 @@
 //! | slot | arguments | what it does |
 //! | --- | --- | --- |
 //! | 1 | module*, fat binary wrapper | loads a module |
-//! | 2 | context*, device | retains the primary context; the only one that CUDA 13's runtime calls |
+//! | 2 | context*, device | tells the primary context, which need not be active; CUDA 13's runtime asks once for every device, and calls no other slot |
 //! | 6 | module*, wrapper, 2 pointers, u32 | loads a module |
 //! | 7 | number | nothing that was seen |
 //! | 8 | fat binary, module*, 2 pointers, u32 | loads a module |
@@ -28,15 +28,15 @@ impl Named for Runtime {
 
 pub static TABLE: Table = Table::new::<Runtime>(13)
     .with(1, load as *const c_void)
-    .with(2, retain as *const c_void)
+    .with(2, primary as *const c_void)
     .with(6, load as *const c_void)
     .with(7, note as *const c_void)
     .with(8, load_header as *const c_void)
     .with(12, compilers as *const c_void);
 
-extern "C" fn retain(context: *mut sys::CUcontext, device: sys::CUdevice) -> sys::CUresult {
+extern "C" fn primary(context: *mut sys::CUcontext, device: sys::CUdevice) -> sys::CUresult {
     // SAFETY: the runtime passes room for a context, or null.
-    call(|driver| unsafe { put(context, driver.retain(device)?) })
+    call(|driver| unsafe { put(context, driver.primary(device)?) })
 }
 
 /// Slots 1 and 6: what follows the wrapper in the latter says how to compile, which the driver decides.

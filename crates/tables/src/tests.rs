@@ -42,7 +42,7 @@ impl Driver for Fake {
         pointer(CONTEXT)
     }
 
-    fn retain(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {
+    fn primary(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {
         if device == 0 {
             Ok(pointer(CONTEXT))
         } else {
@@ -177,18 +177,18 @@ fn what_is_unknown_is_refused_and_named_once() {
 }
 
 #[test]
-fn the_runtime_retains_contexts_and_loads_modules() {
-    let retain = slot!(
+fn the_runtime_asks_for_contexts_and_loads_modules() {
+    let primary = slot!(
         runtime::ID,
         2,
         fn(*mut sys::CUcontext, c_int) -> sys::CUresult
     );
     let mut context = core::ptr::null_mut();
-    assert_eq!(retain(&mut context, 0), sys::CUDA_SUCCESS);
+    assert_eq!(primary(&mut context, 0), sys::CUDA_SUCCESS);
     assert_eq!(context.addr(), CONTEXT);
-    assert_eq!(retain(&mut context, 7), sys::CUDA_ERROR_INVALID_DEVICE);
+    assert_eq!(primary(&mut context, 7), sys::CUDA_ERROR_INVALID_DEVICE);
     assert_eq!(
-        retain(core::ptr::null_mut(), 0),
+        primary(core::ptr::null_mut(), 0),
         sys::CUDA_ERROR_INVALID_VALUE
     );
     let image = [0_u8; 24];

@@ -2,8 +2,9 @@
 //! program was told of its GPU holds after a restore, or it is not restored.
 
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::scene::{Scene, wait_until};
 
@@ -51,6 +52,55 @@ slot 93 801
 goes on 0 0 1
 ";
 
+/// What a primary context is before it is active, while it is, afterwards, and when it is again.
+const PRIMARY: &str = "
+runtime = '6bd5fb6c-5bf4-e74a-8987-d93912fd9df9'
+assert cuda.cuInit(0) == 0
+context, current, number, memory = (ctypes.c_void_p(it) for it in (0, 0, 0, 0))
+version, active, flags, device = (ctypes.c_int(-1) for _ in range(4))
+numbers = set()
+
+def say(what):
+    cuda.cuDevicePrimaryCtxGetState(1, ctypes.byref(flags), ctypes.byref(active))
+    cuda.cuCtxGetCurrent(ctypes.byref(current))
+    told = [
+        cuda.cuCtxGetDevice(ctypes.byref(device)), device.value, cuda.cuCtxGetId(context, ctypes.byref(number)),
+        cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096)), cuda.cuCtxGetFlags(ctypes.byref(flags)),
+        cuda.cuCtxGetApiVersion(context, ctypes.byref(version)), cuda.cuCtxSynchronize(),
+    ]
+    if active.value:
+        assert number.value not in numbers
+        numbers.add(number.value)
+    print(what, active.value, current.value == context.value, *told)
+
+print('asked', call(runtime, 2, ctypes.pointer(context), ctypes.c_int(1)), context.value != 0)
+say('asked')
+print('set', cuda.cuCtxSetCurrent(context))
+say('set')
+print('retained', cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 1), current.value == context.value)
+say('retained')
+print('released', cuda.cuDevicePrimaryCtxRelease(1))
+say('released')
+print('pushed', cuda.cuCtxPushCurrent_v2(context), cuda.cuDevicePrimaryCtxRelease(1))
+print('retained', cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 1), current.value == context.value)
+say('retained')
+";
+
+/// As an H200's driver says it (580.159), with its device 0.
+const PRIMARY_TOLD: &str = "\
+asked 0 True
+asked 0 False 201 -1 709 201 201 201 201
+set 0
+set 0 True 0 1 709 709 0 201 709
+retained 0 True
+retained 1 True 0 1 0 0 0 0 0
+released 0
+released 0 True 0 1 709 709 0 201 709
+pushed 0 201
+retained 0 True
+retained 1 True 0 1 0 0 0 0 0
+";
+
 /// Says where the multiprocessors lie before and after a file is there.
 const WHERE: &str = "
 assert cuda.cuInit(0) == 0
@@ -95,6 +145,58 @@ fn unknown_tables_and_slots_are_errors_that_are_named_once() -> Result<()> {
     for named in [table, slot(5), slot(93), slot(94), slot(127)] {
         let named = format!("{named} was asked for and refused");
         ensure!(note.matches(&named).count() == 1, "{named}: {note}");
+    }
+    scene.close()
+}
+
+#[test]
+fn a_primary_context_that_is_not_active_can_be_named_and_current_and_no_more() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = format!("{TABLES}{PRIMARY}");
+    let two = [("FERMATA_SOFTGPU_DEVICES", "2")];
+    let words = ["-c", program.as_str()];
+    fermata.run_with(&two, "one", Device::Soft, Path::new(PYTHON), &words)?;
+    let status = fermata.wait_exit("one", PROGRAM_LIMIT)?;
+    let log = fermata.log("one")?;
+    ensure!(log == PRIMARY_TOLD && status == 0, "{status}: {log}");
+    // The software GPU by itself.
+    let alone = Command::new(PYTHON)
+        .args(words)
+        .envs(two)
+        .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft))
+        .output()?;
+    let said = String::from_utf8_lossy(&alone.stdout);
+    let errors = String::from_utf8_lossy(&alone.stderr);
+    ensure!(said == PRIMARY_TOLD, "{said}{errors}");
+    scene.close()
+}
+
+/// Runtimes ask for the primary context of every device.
+#[test]
+fn a_program_has_a_context_on_the_device_that_it_uses_and_on_no_other() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    for name in ["heat2d", "heat2d-shared", "heat2d-cuda12", "heat2d-cuda11"] {
+        let folder = scene.sandbox().work().join(name);
+        std::fs::create_dir(&folder)?;
+        let folder = folder.to_str().context("a path")?;
+        let variables = [
+            ("FERMATA_SOFTGPU_DEVICES", "3"),
+            ("FERMATA_WORKER_FERMATA_TALLY", folder),
+        ];
+        let program = scene.tree().program(name)?;
+        let words = ["--steps", "2"];
+        fermata.run_with(&variables, name, Device::Soft, &program, &words)?;
+        let status = fermata.wait_exit(name, PROGRAM_LIMIT)?;
+        ensure!(status == 0, "{name}: {status}");
+        let made = |line: &str| line.split_whitespace().take(2).eq(["ContextCreate", "1"]);
+        wait_until("the worker has counted its operations", || {
+            let files = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+            let all = files.iter().map(|it| std::fs::read_to_string(it.path()));
+            let all = all.collect::<std::io::Result<String>>()?;
+            Ok(all.lines().any(made))
+        })?;
     }
     scene.close()
 }

@@ -1,6 +1,7 @@
 //! Exported functions for contexts.
 
 use core::ffi::{c_int, c_uint, c_ulonglong};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fermata_abi::op::Op;
@@ -10,7 +11,9 @@ use crate::args::Out;
 use crate::frame::entry::driver_api;
 use crate::link;
 use crate::link::fault;
-use crate::object::context::{current, current_or_none, current_pointer, pop, push, set_current};
+use crate::object::context::{
+    Context, current, current_or_none, current_pointer, pop, push, set_current,
+};
 use crate::object::session::session;
 use crate::result::Result;
 use crate::work::capture;
@@ -82,7 +85,7 @@ driver_api! {
     }
 
     fn cuCtxPushCurrent(context: sys::CUcontext) {
-        push(session()?.contexts.get(context)?)?;
+        push(session()?.contexts.get_any(context)?)?;
         Ok(())
     }
 
@@ -90,7 +93,7 @@ driver_api! {
         if context.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_CONTEXT);
         }
-        push(session()?.contexts.get(context)?)?;
+        push(session()?.contexts.get_any(context)?)?;
         Ok(())
     }
 
@@ -108,7 +111,7 @@ driver_api! {
 
     fn cuCtxSetCurrent(context: sys::CUcontext) {
         let session = session()?;
-        let new = if context.is_null() { None } else { Some(session.contexts.get(context)?) };
+        let new = if context.is_null() { None } else { Some(session.contexts.get_any(context)?) };
         set_current(new)?;
         Ok(())
     }
@@ -134,7 +137,7 @@ driver_api! {
     fn cuCtxGetFlags(flags: Out<c_uint>) {
         session()?;
         // With unified addressing every context maps host memory, and the driver always reports the flag.
-        flags.set(current()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
+        flags.set(current_or_reset()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {
@@ -147,7 +150,7 @@ driver_api! {
     }
 
     fn cuCtxGetId(context: sys::CUcontext, id: Out<c_ulonglong>) {
-        id.set(session()?.contexts.get(context)?.handle.raw())
+        id.set(session()?.contexts.id(context)?)
     }
 
     fn cuCtxGetApiVersion(context: sys::CUcontext, version: Out<c_uint>) {
@@ -246,6 +249,11 @@ driver_api! {
 /// The device of the current context, also of a primary context that was reset: runtimes ask before they retain it
 /// again.
 fn current_device() -> Result<sys::CUdevice> {
-    let reset = current_or_none().filter(|context| context.primary);
-    Ok(reset.map_or_else(current, Ok)?.device)
+    Ok(current_or_reset()?.device)
+}
+
+/// The current context; if it is a primary one, whether it is active or not.
+fn current_or_reset() -> Result<Arc<Context>> {
+    let primary = current_or_none().filter(|context| context.primary);
+    primary.map_or_else(current, Ok)
 }

@@ -61,13 +61,16 @@ impl Driver for Client {
         current_pointer()
     }
 
-    fn retain(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {
+    fn primary(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {
         let session = session()?;
-        Ok(session.contexts.retain(&session.devices, device)?.pointer())
+        Ok(session
+            .contexts
+            .primary(&session.devices, device)?
+            .pointer())
     }
 
     fn context_id(&self, context: sys::CUcontext) -> Result<u64> {
-        Ok(session()?.contexts.get(context)?.handle.raw())
+        session()?.contexts.id(context)
     }
 
     fn stream_id(&self, context: sys::CUcontext, stream: sys::CUstream) -> Result<u64> {

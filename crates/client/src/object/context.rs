@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use fermata_abi::op::{ContextId, Op};
 use fermata_abi::sys::driver::{
@@ -31,8 +31,16 @@ pub struct Context {
     /// `CUctx_flags`.
     pub flags: AtomicU32,
     alive: AtomicBool,
+    /// `cuCtxGetId`: another one each time a primary context is made.
+    id: AtomicU64,
     /// Holders by `cuCtxAttach`.
     attached: AtomicU32,
+}
+
+/// A number that no context of the process has had.
+fn fresh_id() -> u64 {
+    static ID: AtomicU64 = AtomicU64::new(1);
+    ID.fetch_add(1, Ordering::Relaxed)
 }
 
 /// All contexts.
@@ -155,6 +163,7 @@ impl Context {
             primary: false,
             flags: AtomicU32::new(0),
             alive: AtomicBool::new(true),
+            id: AtomicU64::new(0),
             attached: AtomicU32::new(0),
         })
     }
@@ -183,6 +192,23 @@ impl Contexts {
         }
         self.table
             .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// As [`Self::get`], or a primary context that is not active: it can be current, and is of use once it is.
+    pub fn get_any(&self, context: CUcontext) -> Result<Arc<Context>> {
+        self.get(context).or_else(|error| {
+            let primaries = self.primaries.lock();
+            let mut primaries = primaries.iter().filter_map(|it| it.context.as_ref());
+            let found = primaries.find(|it| it.pointer() == context);
+            found.cloned().ok_or(error)
+        })
+    }
+
+    /// The number of a context, which no other one has. Of a primary context that is not active there is none.
+    pub fn id(&self, context: CUcontext) -> Result<u64> {
+        let context = self.get_any(context)?;
+        context.check()?;
+        Ok(context.id.load(Ordering::Relaxed))
     }
 
     /// A new context, which becomes current.
@@ -232,12 +258,34 @@ impl Contexts {
                 let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
                 let made = self.make(devices, handle, device, primary.flags, true)?;
                 // A thread that had the old one current has the new one now, as with the driver.
-                old.as_ref().map_or(made, |old| self.revive(old))
+                match old {
+                    Some(old) => self.revive(old, &made),
+                    None => made,
+                }
             }
         };
         primary.context = Some(context.clone());
         primary.holders += 1;
         Ok(context)
+    }
+
+    /// The primary context, which is not created by this: it may be one that has ended, or has not begun yet.
+    pub fn primary(&self, devices: &Devices, device: CUdevice) -> Result<Arc<Context>> {
+        let mut primaries = self.lock_settled(devices, device)?;
+        let primary = &mut primaries[device as usize];
+        let flags = primary.flags;
+        let context = primary.context.get_or_insert_with(|| {
+            Arc::new(Context {
+                handle: handles::fresh(),
+                device,
+                primary: true,
+                flags: AtomicU32::new(flags),
+                alive: AtomicBool::new(false),
+                id: AtomicU64::new(0),
+                attached: AtomicU32::new(0),
+            })
+        });
+        Ok(context.clone())
     }
 
     /// Removes a holder of the primary context. Returns the context if that was the last, so that it has to end, see
@@ -338,7 +386,9 @@ impl Contexts {
     }
 
     /// Makes a primary context that was reset active again.
-    fn revive(&self, old: &Arc<Context>) -> Arc<Context> {
+    fn revive(&self, old: &Arc<Context>, new: &Context) -> Arc<Context> {
+        old.id
+            .store(new.id.load(Ordering::Relaxed), Ordering::Relaxed);
         old.alive.store(true, Ordering::Release);
         self.table.insert(old.handle, old.clone());
         old.clone()
@@ -370,6 +420,7 @@ impl Contexts {
             primary,
             flags,
             alive,
+            id: AtomicU64::new(fresh_id()),
             attached,
         });
         self.table.insert(handle, context.clone());

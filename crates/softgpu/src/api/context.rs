@@ -138,7 +138,7 @@ api! {
     }
 
     fn cuCtxPushCurrent_v2 | fn cuCtxPushCurrent(handle: cu::CUcontext) {
-        driver()?.contexts().get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+        context::check_known(to_handle(handle))?;
         context::push_current(to_handle(handle));
         Ok(())
     }
@@ -150,9 +150,9 @@ api! {
     }
 
     fn cuCtxSetCurrent(handle: cu::CUcontext) {
-        let driver = driver()?;
+        driver()?;
         if !handle.is_null() {
-            driver.contexts().get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+            context::check_known(to_handle(handle))?;
         }
         context::set_current(to_handle(handle));
         Ok(())
@@ -173,7 +173,10 @@ api! {
 
     fn cuCtxGetFlags(flags: Out<c_uint>) {
         // With unified addressing every context maps host memory, and drivers say so whatever was asked for.
-        flags.set(context::current_any()?.flags.load(Ordering::Relaxed) | cu::CU_CTX_MAP_HOST)
+        let own = context::current_any().map(|context| context.flags.load(Ordering::Relaxed));
+        let primary = || Primary::flags_of(driver().ok()?, context::current_handle());
+        let all = own.or_else(|error| primary().ok_or(error))?;
+        flags.set(all | cu::CU_CTX_MAP_HOST)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {
@@ -183,7 +186,7 @@ api! {
     }
 
     fn cuCtxGetId(handle: cu::CUcontext, id: Out<c_ulonglong>) {
-        id.set(any(handle)?.id)
+        id.set(id_of(handle)?)
     }
 
     fn cuCtxSynchronize() {
@@ -299,6 +302,18 @@ fn current_device() -> Result<cu::CUdevice> {
     match Primary::device_of(driver()?, context::current_handle()) {
         Some(ordinal) => Ok(ordinal),
         None => Ok(context::current_any()?.device.ordinal),
+    }
+}
+
+/// The number of a context. Of a primary context that is not active there is none.
+pub(super) fn id_of(handle: cu::CUcontext) -> Result<u64> {
+    let driver = driver()?;
+    match any(handle) {
+        Ok(context) => Ok(context.id),
+        Err(_) if Primary::device_of(driver, to_handle(handle)).is_some() => {
+            Err(CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -73,15 +73,14 @@ impl Driver for SoftGpu {
         to_pointer(context::current_handle())
     }
 
-    fn retain(&self, device: cu::CUdevice) -> Result<cu::CUcontext> {
+    fn primary(&self, device: cu::CUdevice) -> Result<cu::CUcontext> {
         let driver = driver().map_err(code)?;
         let device = driver.device(device).map_err(code)?;
-        let context = Primary::retain(driver, device).map_err(code)?;
-        Ok(to_pointer(context.handle))
+        Ok(to_pointer(Primary::handle(driver, device)))
     }
 
     fn context_id(&self, context: cu::CUcontext) -> Result<u64> {
-        contexts::any(context).map(|it| it.id).map_err(code)
+        contexts::id_of(context).map_err(code)
     }
 
     fn stream_id(&self, _: cu::CUcontext, stream: cu::CUstream) -> Result<u64> {

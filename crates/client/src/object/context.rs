@@ -17,7 +17,7 @@ use crate::link;
 use crate::link::fault;
 use crate::object::devices::Devices;
 use crate::result::Result;
-use crate::thread::gate;
+use crate::thread::{exit, gate};
 
 /// A context.
 #[derive(Debug)]
@@ -257,6 +257,7 @@ impl Contexts {
             old => {
                 let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
                 let made = self.make(devices, handle, device, primary.flags, true)?;
+                exit::notice();
                 // A thread that had the old one current has the new one now, as with the driver.
                 match old {
                     Some(old) => self.revive(old, &made),

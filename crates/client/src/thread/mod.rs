@@ -1,8 +1,9 @@
-//! Stops and resumes the program's threads, with the allocator and signal handling that this needs.
+//! Stops and resumes the program's threads, with the allocator and signal handling that this needs; notices the exit.
 
 pub mod alloc;
 pub mod block;
 pub mod exact;
+pub mod exit;
 pub mod gate;
 pub mod mask;
 pub mod quiet;

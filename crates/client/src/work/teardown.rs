@@ -15,6 +15,7 @@ use crate::object::mirror::Kind;
 use crate::object::module::Module;
 use crate::object::session::Session;
 use crate::result::Result;
+use crate::thread::exit;
 
 /// Ends a context that was created.
 pub fn destroy_context(session: &Session, context: CUcontext) -> Result {
@@ -29,9 +30,10 @@ pub fn detach_context(session: &Session, context: CUcontext) -> Result {
     }
 }
 
-/// Removes a holder of a primary context; ends the context with the last.
+/// Removes a holder of a primary context; ends the context with the last, or leaves that to the end of the process.
 pub fn release_primary(session: &Session, device: CUdevice) -> Result {
     let last = session.contexts.release(&session.devices, device)?;
+    let last = last.filter(|_| !exit::has_begun());
     last.map_or(Ok(()), |context| end_primary(session, &context, false))
 }
 

@@ -475,6 +475,12 @@ pub const SETTINGS: &[Setting] = &[
     internal("FERMATA_GOLDEN", Build, "whether golden images are made"),
     internal("FERMATA_INCLUDE", Build, "headers of a build"),
     internal("FERMATA_LIB", Build, "libraries of a build"),
+    internal("FERMATA_MPI", Build, "where the MPIs of a bench are"),
+    internal(
+        "FERMATA_MPI_SUITE",
+        Build,
+        "release of the build's CUDA-aware MPI",
+    ),
     internal("FERMATA_NVCC", Build, "NVIDIA's compiler"),
     internal("FERMATA_REVISION", Build, "revision of a build"),
 ];

@@ -43,14 +43,11 @@ pub struct Sight {
     pub first: u32,
 }
 
-impl Sight {
-    /// As it is on a machine with so many GPUs of those that it names.
-    pub fn among(self, gpus: usize) -> Self {
-        let first = match (self.first as usize) < gpus {
-            true => self.first,
-            false => 0,
-        };
-        Self { first, ..self }
+/// The GPU, of so many, with which a worker begins that is to begin with this one.
+pub fn first_among(first: u32, gpus: usize) -> u32 {
+    match (first as usize) < gpus {
+        true => first,
+        false => 0,
     }
 }
 

@@ -37,12 +37,6 @@ pub struct Context {
     attached: AtomicU32,
 }
 
-/// A number that no context of the process has had.
-fn fresh_id() -> u64 {
-    static ID: AtomicU64 = AtomicU64::new(1);
-    ID.fetch_add(1, Ordering::Relaxed)
-}
-
 /// All contexts.
 #[derive(Debug, Default)]
 pub struct Contexts {
@@ -149,6 +143,24 @@ pub fn let_go() {
 }
 
 impl Context {
+    fn new(
+        handle: ContextId,
+        device: CUdevice,
+        primary: bool,
+        flags: u32,
+        alive: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            handle,
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(alive),
+            id: AtomicU64::new(handle.raw()),
+            attached: AtomicU32::new(0),
+        })
+    }
+
     /// Its handle as the API's type.
     pub fn pointer(&self) -> CUcontext {
         handles::to_pointer(self.handle)
@@ -157,15 +169,7 @@ impl Context {
     /// A context without a worker.
     #[cfg(test)]
     pub fn for_test() -> Arc<Self> {
-        Arc::new(Self {
-            handle: handles::fresh(),
-            device: 0,
-            primary: false,
-            flags: AtomicU32::new(0),
-            alive: AtomicBool::new(true),
-            id: AtomicU64::new(0),
-            attached: AtomicU32::new(0),
-        })
+        Self::new(handles::fresh(), 0, false, 0, true)
     }
 
     /// Adds a holder, see [`Contexts::detach`].
@@ -259,10 +263,7 @@ impl Contexts {
                 let made = self.make(devices, handle, device, primary.flags, true)?;
                 exit::notice();
                 // A thread that had the old one current has the new one now, as with the driver.
-                match old {
-                    Some(old) => self.revive(old, &made),
-                    None => made,
-                }
+                old.as_ref().map_or(made, |old| self.revive(old))
             }
         };
         primary.context = Some(context.clone());
@@ -275,17 +276,8 @@ impl Contexts {
         let mut primaries = self.lock_settled(devices, device)?;
         let primary = &mut primaries[device as usize];
         let flags = primary.flags;
-        let context = primary.context.get_or_insert_with(|| {
-            Arc::new(Context {
-                handle: handles::fresh(),
-                device,
-                primary: true,
-                flags: AtomicU32::new(flags),
-                alive: AtomicBool::new(false),
-                id: AtomicU64::new(0),
-                attached: AtomicU32::new(0),
-            })
-        });
+        let inactive = || Context::new(handles::fresh(), device, true, flags, false);
+        let context = primary.context.get_or_insert_with(inactive);
         Ok(context.clone())
     }
 
@@ -387,9 +379,9 @@ impl Contexts {
     }
 
     /// Makes a primary context that was reset active again.
-    fn revive(&self, old: &Arc<Context>, new: &Context) -> Arc<Context> {
-        old.id
-            .store(new.id.load(Ordering::Relaxed), Ordering::Relaxed);
+    fn revive(&self, old: &Arc<Context>) -> Arc<Context> {
+        let id: ContextId = handles::fresh();
+        old.id.store(id.raw(), Ordering::Relaxed);
         old.alive.store(true, Ordering::Release);
         self.table.insert(old.handle, old.clone());
         old.clone()
@@ -413,17 +405,7 @@ impl Contexts {
         link::ask(&op, link::nothing)?;
         // A thread may have used the previous context of this handle after its end.
         fault::forget(handle);
-        let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
-        let attached = AtomicU32::new(0);
-        let context = Arc::new(Context {
-            handle,
-            device,
-            primary,
-            flags,
-            alive,
-            id: AtomicU64::new(fresh_id()),
-            attached,
-        });
+        let context = Context::new(handle, device, primary, flags, true);
         self.table.insert(handle, context.clone());
         Ok(context)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fermata_control::PROTOCOL;
-use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::agent::{FromAgent, ToAgent, first_among};
 use fermata_control::user::SessionState;
 use tracing::warn;
 
@@ -239,8 +239,10 @@ fn ready(
     loop {
         let worker = take()?;
         // Saved first: a later daemon must know which process the worker serves.
-        let sight = arrival.visible.clone();
-        let sight = sight.map(|it| it.among(worker.devices.len()));
+        let mut sight = arrival.visible.clone();
+        if let Some(it) = &mut sight {
+            it.first = first_among(it.first, worker.devices.len());
+        }
         session.expect(arrival.process, worker.process, sight);
         let failure = match share(session, &worker).and_then(|()| offer(session, &worker)) {
             Ok(ends) => return Ok((worker, ends)),

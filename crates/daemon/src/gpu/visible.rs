@@ -16,7 +16,7 @@
 
 use std::ffi::OsString;
 
-use fermata_control::agent::{FIRST_DEVICE, Sight, Visible};
+use fermata_control::agent::{FIRST_DEVICE, Sight, Visible, first_among};
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{Hint as _, Result, fail};
@@ -85,7 +85,7 @@ pub fn variables_of_process(
 /// It sees too few GPUs.
 pub fn check_first(process: Option<&Sight>, worker: &Worker) -> Result<()> {
     let (first, count) = (process.map_or(0, |it| it.first), worker.devices.len());
-    if (first as usize) < count.max(1) {
+    if first_among(first, count) == first {
         return Ok(());
     }
     let message = format!(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::agent::FIRST_DEVICE;
+use fermata_control::agent::{FIRST_DEVICE, first_among};
 use fermata_control::user::{SpareKind, SpareWorker, SpareWorkers, Text};
 
 use super::shelf;
@@ -19,7 +19,7 @@ struct Seen {
     driver: Driver,
     image: Option<PathBuf>,
     /// Number of the device that they begin with, among those that they see.
-    first: usize,
+    first: u32,
     most: u64,
     ready: Vec<(Arc<Worker>, Instant)>,
     making: bool,
@@ -39,7 +39,7 @@ pub fn spare_workers(daemon: &Daemon) -> SpareWorkers {
     let show = |kind: Seen| {
         let device = kind.ready.first().and_then(|it| {
             let devices = &it.0.devices;
-            devices.get(kind.first % devices.len().max(1))
+            devices.get(first_among(kind.first, devices.len()) as usize)
         });
         let device = device.cloned();
         let by_process = device

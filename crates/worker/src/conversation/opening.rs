@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fermata_abi::op::DeviceInfo;
-use fermata_control::agent::FIRST_DEVICE;
+use fermata_control::agent::{FIRST_DEVICE, first_among};
 use fermata_control::worker::{Back, Device, Failure, FailureKind, FromWorker, TierState};
 use fermata_control::{PROTOCOL, settings};
 use fermata_device::{DeviceFacts, Driver};
@@ -71,8 +71,8 @@ impl Worker {
             settings::number(name)
                 .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
         };
-        let first = number(FIRST_DEVICE)?.filter(|it| *it < facts.len() as u64);
-        let first = first.map_or(0, |it| it as u32);
+        let first = number(FIRST_DEVICE)?.unwrap_or(0);
+        let first = first_among(u32::try_from(first).unwrap_or(0), facts.len());
         if !facts.is_empty() {
             // Held for the life of the process, so that a program finds the device's context ready. Another device would get a
             // context that nobody needs, of some 500 MiB.

@@ -415,6 +415,11 @@ def triton(steps):
 
 def numba(steps):
     import numpy
+
+    # numba-cuda asks for names that later versions of NumPy have dropped.
+    for dropped, name in (("row_stack", "vstack"), ("in1d", "isin"), ("trapz", "trapezoid")):
+        if not hasattr(numpy, dropped):
+            setattr(numpy, dropped, getattr(numpy, name))
     from numba import cuda
 
     @cuda.jit

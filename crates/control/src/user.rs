@@ -180,9 +180,9 @@ pub struct Checkpoint {
     pub mode: Mode,
     /// What then.
     pub then: Then,
-    /// Bytes of each device's memory that `cow` may set aside.
-    #[serde(default = "default_pool")]
-    pub pool_bytes: u64,
+    /// Bytes of each device's memory that `cow` may set aside (PhoenixOS, section 4.2); none for a part of what is free.
+    #[serde(default)]
+    pub pool_bytes: Option<u64>,
     /// How mis-speculations are found.
     #[serde(default)]
     pub validate: Validate,
@@ -193,13 +193,6 @@ pub struct Checkpoint {
 
 /// The most sessions that one [`Restore`] starts.
 pub const MOST_COPIES: u32 = 256;
-
-/// What `cow` sets aside of each device's memory unless told otherwise (PhoenixOS, section 4.2).
-pub const DEFAULT_POOL: u64 = 2 << 30;
-
-fn default_pool() -> u64 {
-    DEFAULT_POOL
-}
 
 /// An image to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -685,7 +678,7 @@ mod tests {
             output: Some("/tmp/image".into()),
             mode: Mode::Stop,
             then: Then::Run,
-            pool_bytes: DEFAULT_POOL,
+            pool_bytes: None,
             validate: Validate::Content,
             tcp_close: true,
         }));

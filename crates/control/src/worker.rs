@@ -142,8 +142,8 @@ pub enum ToWorker {
         store: PathBuf,
         /// How; none for the best that fits.
         way: Option<Way>,
-        /// Bytes of each device's memory to set aside at most, for [`Way::Cow`].
-        pool_bytes: u64,
+        /// Bytes of each device's memory to set aside at most, for [`Way::Cow`]; none for a part of what is free.
+        pool_bytes: Option<u64>,
         /// How mis-speculations are to be found.
         validate: Validate,
     },

@@ -4,7 +4,7 @@
 //! processor if the store has not. The pieces of a device that cannot hash, or fails at it, are `Unknown` here, and the
 //! processor hashes them where they arrive.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fermata_device::hash::{self, Hasher};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::hashers::SharedHasher;
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Piece, Source};
-use crate::{EngineError, Live};
+use crate::{EngineError, Live, Site};
 
 /// What is known of a piece before it is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,22 +59,31 @@ impl Live {
     }
 }
 
-/// Recognises the digests of zeros.
-#[derive(Default)]
-pub(crate) struct Zeros {
-    by_len: HashMap<usize, ChunkId>,
+/// The digests of zeros, by their number. That of four MiB takes the processor a millisecond, which a stop need not wait for.
+static ZEROS: Mutex<BTreeMap<usize, ChunkId>> = Mutex::new(BTreeMap::new());
+
+/// Has the digests of so many zeros known.
+pub(crate) fn know_zeros(lengths: impl IntoIterator<Item = usize>) {
+    for len in lengths {
+        zeros(len);
+    }
 }
 
-impl Zeros {
-    /// The [`Digest`] that stands for the digest of `len` bytes.
-    pub fn digest(&mut self, digest: [u8; 32], len: usize) -> Digest {
-        let zero = *self
-            .by_len
-            .entry(len)
-            .or_insert_with(|| ChunkId::of(&vec![0; len]));
+fn zeros(len: usize) -> ChunkId {
+    let known = ZEROS.lock().get(&len).copied();
+    known.unwrap_or_else(|| {
+        let id = ChunkId::of(&vec![0; len]);
+        ZEROS.lock().insert(len, id);
+        id
+    })
+}
+
+impl Digest {
+    /// What a device has found `len` bytes to be.
+    fn of(digest: [u8; 32], len: usize) -> Self {
         match ChunkId(digest) {
-            id if id == zero => Digest::Zero,
-            id => Digest::Id(id),
+            id if id == zeros(len) => Self::Zero,
+            id => Self::Id(id),
         }
     }
 }
@@ -96,6 +105,30 @@ pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Diges
     } else {
         by_copy(live, plan)
     }
+}
+
+/// As [`on_any_device`]; `meanwhile` runs while devices hash, and changes no memory of theirs.
+pub(crate) fn on_any_device_beside(
+    site: &mut Site,
+    plan: &[Piece],
+    meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
+) -> Result<Vec<Digest>, EngineError> {
+    if !site.live.device_hashes {
+        meanwhile(site)?;
+        return by_copy(&mut site.live, plan);
+    }
+    let mut kernels = Kernels::of(&mut site.live, plan);
+    let (digests, done) = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("hash".to_owned());
+        let hashing = thread.spawn_scoped(scope, || kernels.digests(plan));
+        let done = meanwhile(site);
+        let digests = hashing.ok().and_then(|it| it.join().ok());
+        (digests, done)
+    });
+    // Without a thread.
+    let digests = digests.unwrap_or_else(|| kernels.digests(plan));
+    kernels.settle(&mut site.live);
+    done.map(|()| digests)
 }
 
 /// The digests of `plan`'s pieces on devices, one each, computed by the processor from copies.
@@ -219,13 +252,12 @@ pub(crate) fn of_places(
     driver: &Driver,
     (context, hasher): &SharedHasher,
     places: &[hash::Piece],
-    zeros: &mut Zeros,
 ) -> Result<Vec<Digest>, DriverError> {
     driver.set_current(*context)?;
     let found = hasher.lock().blake3(places)?;
     let digests = places.iter().zip(found);
     Ok(digests
-        .map(|((_, bytes), digest)| zeros.digest(digest, *bytes as usize))
+        .map(|((_, bytes), digest)| Digest::of(digest, *bytes as usize))
         .collect())
 }
 
@@ -240,7 +272,6 @@ fn of_all(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
 struct Kernels {
     driver: Arc<Driver>,
     by_device: BTreeMap<u32, SharedHasher>,
-    zeros: Zeros,
     /// Devices whose hash kernels have failed.
     failed: BTreeSet<u32>,
 }
@@ -250,7 +281,6 @@ impl Kernels {
         let mut kernels = Self {
             driver: Arc::clone(&live.driver),
             by_device: BTreeMap::new(),
-            zeros: Zeros::default(),
             failed: BTreeSet::new(),
         };
         for piece in plan {
@@ -285,7 +315,7 @@ impl Kernels {
             let Some(hasher) = self.by_device.get(&device) else {
                 continue;
             };
-            let Ok(found) = of_places(&self.driver, hasher, &places, &mut self.zeros) else {
+            let Ok(found) = of_places(&self.driver, hasher, &places) else {
                 self.by_device.remove(&device);
                 self.failed.insert(device);
                 continue;

@@ -225,7 +225,7 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     let prepare = ToWorker::Prepare {
         store: scene.path("store").into(),
         way: Some(Way::Snapshot),
-        pool_bytes: 0,
+        pool_bytes: Some(0),
         validate: Validate::Content,
     };
     let way = Way::Snapshot;
@@ -369,7 +369,7 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
         let prepare = ToWorker::Prepare {
             store: scene.path("store").into(),
             way: Some(Way::Snapshot),
-            pool_bytes: 0,
+            pool_bytes: Some(0),
             validate: Validate::Content,
         };
         let way = Way::Snapshot;
@@ -416,7 +416,7 @@ fn auto_is_a_snapshot_if_it_fits_and_cow_if_not() {
         let prepare = ToWorker::Prepare {
             store: scene.path("store").into(),
             way: None,
-            pool_bytes: 2 * CHUNK,
+            pool_bytes: Some(2 * CHUNK),
             validate: Validate::Content,
         };
         assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
@@ -434,7 +434,7 @@ fn recopy_takes_written_chunks_again_and_no_others() {
     let prepare = ToWorker::Prepare {
         store: scene.path("store").into(),
         way: Some(Way::Recopy),
-        pool_bytes: 0,
+        pool_bytes: Some(0),
         validate: Validate::Content,
     };
     let way = Way::Recopy;
@@ -497,7 +497,7 @@ fn what_is_overtaken_twice_is_captured_at_its_end() {
     let prepare = ToWorker::Prepare {
         store: scene.path("store").into(),
         way: None,
-        pool_bytes: 64 << 20,
+        pool_bytes: Some(64 << 20),
         validate: Validate::Content,
     };
     let way = Way::Recopy;

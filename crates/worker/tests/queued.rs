@@ -375,7 +375,7 @@ fn an_allocation_that_waits_for_memory_set_aside_is_no_obstacle_to_the_stop() {
     let prepare = ToWorker::Prepare {
         store: scene.path("store").into(),
         way: Some(way),
-        pool_bytes: 16 * CHUNK,
+        pool_bytes: Some(16 * CHUNK),
         validate: Validate::Content,
     };
     assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });

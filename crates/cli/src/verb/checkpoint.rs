@@ -42,9 +42,10 @@ pub struct Args {
     /// What becomes of the program afterwards.
     #[arg(long, default_value = Then::default().name(), value_parser = words::<Then>())]
     then: Then,
-    /// Device memory for the copy-on-write pool of `cow`, per device; with 0 every write waits for its copy.
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
-    pool: u64,
+    /// Device memory for the copy-on-write pool of `cow`, per device; with 0 every write waits for its copy. By default the pool
+    /// takes what `cow` can use, but no more than 2 GiB or half of the free memory, whichever is more.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pool: Option<u64>,
     /// How mis-speculations (writes that were not predicted) are found while memory is copied in the background.
     #[arg(long, default_value = Validate::default().name(), value_parser = words::<Validate>())]
     validate: Validate,

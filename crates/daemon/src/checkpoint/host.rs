@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::taking::Taking;
@@ -150,9 +151,7 @@ impl Taking<'_> {
     pub(super) fn host(&self, record: &Record, ahead: Ahead) -> Result<Dumped> {
         let host = self.draft.host();
         let root = self.root.pid;
-        let Ahead {
-            dumping, mut copy, ..
-        } = ahead;
+        let Ahead { dumping, copy, .. } = ahead;
         let files = || {
             let copied = temporary::copy(&host, &proc::still_tree(root), &record.log);
             copied.or_fail(FailureKind::User, || {
@@ -163,17 +162,25 @@ impl Taking<'_> {
         if let Some(copy) = &copy {
             tree.know(copy.known());
         }
+        let copy = Mutex::new(copy);
+        let follow = || {
+            if let Some(copy) = &mut *copy.lock() {
+                copy.follow(&tree);
+            }
+        };
+        let last = || {
+            tree.end();
+            let mut copy = copy.lock();
+            let Some(copy) = &mut *copy else {
+                return Ok(());
+            };
+            copy.last(root, &host, (&tree.left_out(), tree.returned()))
+        };
         let mut still = || {
             std::thread::scope(|scope| {
                 // Meanwhile, if there is a thread.
                 let copying = std::thread::Builder::new().spawn_scoped(scope, files);
-                let last = match &mut copy {
-                    None => Ok(()),
-                    Some(copy) => {
-                        let last = || copy.last(root, &host, &tree.left_out());
-                        self.phases.time("host last", last)
-                    }
-                };
+                let last = self.phases.time("host last", last);
                 let panicked = |_| Err(fail(FailureKind::Internal, "a thread has panicked"));
                 let copied = match copying {
                     Ok(thread) => thread.join().unwrap_or_else(panicked),
@@ -183,7 +190,16 @@ impl Taking<'_> {
             })
         };
         moments::pass("dump");
-        let mut dumped = self.phases.time("host dump", || dumping.go(&mut still));
+        let dump = || {
+            std::thread::scope(|scope| {
+                let _ends = tree.ends();
+                // Without a thread all is left for the end.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, follow);
+                dumping.go(&mut still)
+            })
+        };
+        let mut dumped = self.phases.time("host dump", dump);
+        let mut copy = copy.into_inner();
         if copy.as_ref().is_some_and(HostCopy::has_failed)
             && let Err(failure) = &dumped
         {

@@ -11,7 +11,8 @@
 //! that it still has in common with the one that forked it.
 //!
 //! When CRIU asks for the first process all of them stand still, so further answers are made before it asks. A question that comes
-//! earlier has no answer but the kernel's.
+//! earlier has no answer but the kernel's. CRIU takes one process after the other, and its code has left one when it asks for the
+//! next ([`Tree::dumped`]).
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek as _, Write as _};
@@ -19,10 +20,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fermata_hostmem::Known;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
@@ -56,7 +58,26 @@ pub(crate) struct LeftOut {
 pub(crate) struct Tree {
     root: u32,
     known: Arc<OnceLock<Vec<Known>>>,
-    left_out: Arc<Mutex<Vec<Arc<LeftOut>>>>,
+    course: Arc<Course>,
+}
+
+/// How far CRIU has come.
+#[derive(Debug, Default)]
+struct Course {
+    state: Mutex<State>,
+    /// Signalled when a process has been dumped, and at the end.
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What it was told to leave out.
+    left_out: Vec<Arc<LeftOut>>,
+    /// The processes that it has asked for, in this order; it has dumped all but the last.
+    asked: Vec<ProcessId>,
+    /// Whether it has asked for one again that it had dumped.
+    returned: bool,
+    ended: bool,
 }
 
 impl Tree {
@@ -65,7 +86,7 @@ impl Tree {
         Self {
             root,
             known: Arc::default(),
-            left_out: Arc::default(),
+            course: Arc::default(),
         }
     }
 
@@ -75,14 +96,65 @@ impl Tree {
         let _ = self.known.set(known);
     }
 
+    /// The process that CRIU has dumped as number `nth`, from 0, and what it was told to leave out of it: waits until CRIU is
+    /// done with it. None once it is done with all of them.
+    pub fn dumped(&self, nth: usize) -> Option<(ProcessId, Option<Arc<LeftOut>>)> {
+        let mut state = self.course.state.lock();
+        while state.asked.len() <= nth + 1 && !state.ended {
+            self.course.moved.wait(&mut state);
+        }
+        let process = *state.asked.get(nth).filter(|_| !state.ended)?;
+        let left_out = state.left_out.iter().find(|it| it.process == process);
+        Some((process, left_out.cloned()))
+    }
+
+    /// CRIU is done with all processes.
+    pub fn end(&self) {
+        self.course.state.lock().ended = true;
+        self.course.moved.notify_all();
+    }
+
+    /// Says so at the latest when what this returns is dropped.
+    pub fn ends(&self) -> Ends<'_> {
+        Ends(self)
+    }
+
+    /// Whether CRIU has come back to a process that it had dumped.
+    pub fn returned(&self) -> bool {
+        self.course.state.lock().returned
+    }
+
     /// What CRIU was told to leave out, once it has dumped all processes.
     pub fn left_out(&self) -> Vec<Arc<LeftOut>> {
-        let mut all = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *all)
+        std::mem::take(&mut self.course.state.lock().left_out)
+    }
+
+    /// CRIU asks for a process, and is told to leave this out of it.
+    fn asks(&self, process: ProcessId, left_out: Option<&Arc<LeftOut>>) {
+        let mut state = self.course.state.lock();
+        if state.asked.last() != Some(&process) {
+            state.returned |= state.asked.contains(&process);
+            state.asked.push(process);
+            self.course.moved.notify_all();
+        }
+        if let Some(left_out) = left_out
+            && !state.left_out.iter().any(|it| it.process == process)
+        {
+            state.left_out.push(left_out.clone());
+        }
     }
 
     fn known(&self, pid: u32) -> Option<&Known> {
         self.known.get()?.iter().find(|it| it.pid() == pid)
+    }
+}
+
+/// See [`Tree::ends`].
+pub(crate) struct Ends<'a>(&'a Tree);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -234,17 +306,12 @@ impl Answers {
             Some(text) => in_memory(text)?,
             None => File::open(format!("/proc/{}/smaps", answer.process.pid))?,
         }];
-        // Without it CRIU dumps all.
-        if let Some(left_out) = answer.left_out(&self.tree)
-            && let Ok(list) = in_memory(&encode(&left_out.pages))
-        {
-            files.push(list);
-            let told = self.tree.left_out.lock();
-            let mut told = told.unwrap_or_else(PoisonError::into_inner);
-            if !told.iter().any(|it| it.process == answer.process) {
-                told.push(left_out.clone());
-            }
-        }
+        let left_out = answer.left_out(&self.tree).and_then(|it| {
+            // Without it CRIU dumps all.
+            files.push(in_memory(&encode(&it.pages)).ok()?);
+            Some(it)
+        });
+        self.tree.asks(answer.process, left_out);
         Ok(files)
     }
 }
@@ -330,6 +397,48 @@ mod tests {
             assert_eq!(files.len(), 2, "CRIU may ask again");
         }
         assert_eq!(tree.left_out().len(), 1);
+    }
+
+    #[test]
+    fn a_process_is_dumped_when_criu_asks_for_the_next() {
+        let tree = Tree::new(1);
+        let [one, next, last] = [1, 2, 3].map(|pid| ProcessId { pid, start: 0 });
+        let left_out = Arc::new(LeftOut {
+            process: one,
+            inner: 1,
+            from: None,
+            pages: Vec::new(),
+        });
+        tree.asks(one, Some(&left_out));
+        tree.asks(one, Some(&left_out));
+        let follow = {
+            let tree = tree.clone();
+            move || (0..).map_while(|nth| tree.dumped(nth)).collect::<Vec<_>>()
+        };
+        let following = std::thread::spawn(follow);
+        tree.asks(next, None);
+        assert!(tree.dumped(0).is_some_and(|(it, _)| it == one));
+        tree.asks(last, None);
+        assert!(tree.dumped(1).is_some_and(|(it, _)| it == next));
+        assert!(!tree.returned());
+        // It may have seen none of them.
+        drop(tree.ends());
+        let followed = following.join().expect("it ends");
+        let dumped = [one, next];
+        assert!(
+            followed
+                .iter()
+                .map(|it| it.0)
+                .eq(dumped[..followed.len()].iter().copied())
+        );
+        assert!(
+            followed
+                .iter()
+                .all(|(it, told)| told.is_some() == (*it == one))
+        );
+        assert!(tree.dumped(0).is_none(), "the rest is left for the end");
+        tree.asks(one, None);
+        assert!(tree.returned());
     }
 
     #[test]

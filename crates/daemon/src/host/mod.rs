@@ -1,11 +1,12 @@
 //! Host memory of a session, copied while the program runs (decision 030).
 //!
 //! ```text
-//!  begin ─► ahead ─────────► pass ────► [stop] last ────► [run] settle
-//!    │        passes, until    while CRIU   pages written    copy and CRIU's pages
-//!    │        little is left   starts       since            become one image
+//!  begin ─► ahead ─────────► pass ────► [stop] follow, last ─► [run] settle
+//!    │        passes, until    while CRIU   pages written         copy and CRIU's pages
+//!    │        little is left   starts       since                 become one image
 //!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
 //! ```
+//! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones.
 //! The last pass also copies mappings that are not tracked, where there is little in them. A process that cannot be tracked, and
 //! one that came later, is dumped by CRIU inside the stop, but for pages that it still has in common with the tracked process that
 //! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
@@ -28,7 +29,7 @@ use fermata_hostmem::{Copied, Extent, Known, SETTLED, Tracker};
 use fermata_store::HostMemory;
 
 pub(crate) use self::helper::helper;
-use crate::criu::mappings::LeftOut;
+use crate::criu::mappings::{LeftOut, Tree};
 use crate::failure::{Failure, OrFail, Result, fail};
 use crate::images::space;
 use crate::proc::{self, ProcessId};
@@ -57,6 +58,8 @@ pub(crate) struct HostCopy {
     in_memory: bool,
     /// Whether the program writes faster than it is copied.
     hopeless: bool,
+    /// Why it was of no use before all processes were dumped.
+    broken: Option<Failure>,
     /// Whether the last step has failed.
     failed: bool,
 }
@@ -70,6 +73,20 @@ struct Tracked {
     written: u64,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
+}
+
+impl Tracked {
+    /// Makes its copy exact. CRIU has dumped it, and this is what it has left out of it.
+    fn finish(&mut self, left_out: Option<&LeftOut>) -> Result<()> {
+        let pages = left_out.map_or(&[][..], |it| &it.pages);
+        self.exact = self
+            .tracker
+            .last(pages)
+            .or_fail(FailureKind::Internal, || {
+                format!("cannot copy the memory of process {}", self.process.pid)
+            })?;
+        Ok(())
+    }
 }
 
 /// A process with pages that are in the copy of another.
@@ -125,6 +142,7 @@ impl HostCopy {
             heirs: Vec::new(),
             in_memory: false,
             hopeless: false,
+            broken: None,
             failed: false,
         })
     }
@@ -206,12 +224,34 @@ impl HostCopy {
         alive.map(|it| it.tracker.known()).collect()
     }
 
+    /// Makes the copy of each process exact once CRIU has dumped it, until it has dumped all of `tree`: less is left for
+    /// [`Self::last`].
+    pub fn follow(&mut self, tree: &Tree) {
+        let dumped = (0..).map_while(|nth| tree.dumped(nth));
+        for (process, left_out) in dumped {
+            let tracked = self.processes.iter_mut().find(|it| it.process == process);
+            let finished = tracked.map_or(Ok(()), |it| it.finish(left_out.as_deref()));
+            if let Err(failure) = finished {
+                self.broken = Some(failure);
+                return;
+            }
+        }
+    }
+
     /// Makes the copy exact. Every process of the tree below `root` stands still, CRIU has dumped them to `dir`, and this is what it
-    /// has left out of them.
+    /// has left out of them. What [`Self::follow`] has done is done, unless CRIU has `returned` to a process.
     ///
     /// # Errors
     /// The copy is of no use; [`Self::has_failed`] from then on.
-    pub fn last(&mut self, root: u32, dir: &Path, left_out: &[Arc<LeftOut>]) -> Result<()> {
+    pub fn last(
+        &mut self,
+        root: u32,
+        dir: &Path,
+        (left_out, returned): (&[Arc<LeftOut>], bool),
+    ) -> Result<()> {
+        if returned {
+            self.processes.iter_mut().for_each(|it| it.exact = None);
+        }
         let (heirs, own): (Vec<_>, Vec<_>) = left_out.iter().partition(|it| it.from.is_some());
         let last = self.try_last(root, dir, &own);
         let mut heirs = heirs.into_iter();
@@ -221,6 +261,9 @@ impl HostCopy {
     }
 
     fn try_last(&mut self, root: u32, dir: &Path, left_out: &[&Arc<LeftOut>]) -> Result<()> {
+        if let Some(failure) = self.broken.take() {
+            return Err(failure);
+        }
         let tree = proc::still_tree(root);
         let known: HashSet<ProcessId> = self.processes.iter().map(|it| it.process).collect();
         let is_known = |pid: u32| ProcessId::of(pid).is_some_and(|it| known.contains(&it));
@@ -236,8 +279,10 @@ impl HostCopy {
             }
         }
         let still = |it: &&mut Tracked| {
-            let Tracked { process, .. } = it;
-            tree.contains(&process.pid) && ProcessId::of(process.pid) == Some(*process)
+            let Tracked { process, exact, .. } = it;
+            exact.is_none()
+                && tree.contains(&process.pid)
+                && ProcessId::of(process.pid) == Some(*process)
         };
         let processes = Mutex::new(self.processes.iter_mut().filter(still));
         let failed = AtomicBool::new(false);
@@ -246,20 +291,12 @@ impl HostCopy {
             false => processes.lock().ok()?.next(),
         };
         let copy = || {
-            while let Some(Tracked {
-                process,
-                tracker,
-                exact,
-                ..
-            }) = next()
-            {
-                let own = left_out.iter().find(|it| it.process == *process);
-                let copied = tracker.last(own.map_or(&[], |it| &it.pages));
+            while let Some(tracked) = next() {
+                let own = left_out.iter().find(|it| it.process == tracked.process);
+                let finished = tracked.finish(own.map(|it| &***it));
                 // The others are of no use then, either.
-                failed.fetch_or(copied.is_err(), Ordering::Relaxed);
-                *exact = copied.or_fail(FailureKind::Internal, || {
-                    format!("cannot copy the memory of process {}", process.pid)
-                })?;
+                failed.fetch_or(finished.is_err(), Ordering::Relaxed);
+                finished?;
             }
             Ok(())
         };
@@ -454,6 +491,7 @@ mod tests {
             heirs: Vec::new(),
             in_memory: false,
             hopeless: false,
+            broken: None,
             failed: false,
         };
         copy.pass();
@@ -462,10 +500,10 @@ mod tests {
         input.write_all(b"x\n").expect("written");
         assert_eq!(line(), "ended");
         assert!(process.ends_within(Duration::from_secs(60)));
-        copy.last(shell.id(), dir.path(), &[])
+        copy.last(shell.id(), dir.path(), (&[], false))
             .expect("CRIU has not dumped it either");
         fs::write(dir.path().join(format!("mm-{inner}.img")), "").expect("written");
-        let lost = copy.last(shell.id(), dir.path(), &[]);
+        let lost = copy.last(shell.id(), dir.path(), (&[], false));
         lost.expect_err("its memory is in no copy");
         assert!(copy.has_failed());
         drop(input);

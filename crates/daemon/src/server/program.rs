@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use fermata_control::program::{About, Answer, MOST_BYTES, Question, SOCKET};
-use fermata_control::user::{Checkpoint, DEFAULT_POOL, Then, Validate};
+use fermata_control::user::{Checkpoint, Then, Validate};
 use fermata_store::image::check_name;
 use parking_lot::Mutex;
 use tracing::warn;
@@ -121,7 +121,7 @@ fn answer(daemon: &Arc<Daemon>, asked: &Arc<Asked>, letter: &Letter) -> Answer {
                     output: name.as_deref().map(Into::into),
                     mode,
                     then: Then::Run,
-                    pool_bytes: DEFAULT_POOL,
+                    pool_bytes: None,
                     validate: Validate::default(),
                     tcp_close,
                 };

@@ -16,7 +16,7 @@ use super::map::{Slot, State, device_of};
 use super::purpose::Purpose;
 use super::shared::{Inner, Shared};
 use crate::EngineError;
-use crate::digest::{self, Digest, Zeros};
+use crate::digest::{self, Digest};
 use crate::hashers::SharedHasher;
 use crate::protocol::{Piece, Source};
 use crate::sink::{Order, Sink};
@@ -142,12 +142,11 @@ impl Names {
             let (driver, shared) = (Arc::clone(driver), Arc::clone(shared));
             let (give, batches) = sync_channel(BATCHES);
             let hash = move || {
-                let mut zeros = Zeros::default();
                 for (nth, (indices, places)) in batches_of(&aside).enumerate() {
                     if nth > 0 {
                         shared.await_rest(POLITE);
                     }
-                    let named = digest::of_places(&driver, &hasher, places, &mut zeros)
+                    let named = digest::of_places(&driver, &hasher, places)
                         .map(|digests| indices.iter().copied().zip(digests).collect())
                         .map_err(EngineError::driver(format!(
                             "hash what was put aside on device {device}"

@@ -5,7 +5,7 @@
 //!  prepare  by any other thread: staging buffers, hash kernels, pools, a place in the store    takes time
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fermata_device::hash::Hasher;
@@ -19,6 +19,7 @@ use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
 use super::tools::Tools;
 use super::validation::settle_on;
 use crate::access::Predictor;
+use crate::digest;
 use crate::hashers::SharedHasher;
 use crate::live::Reach;
 use crate::protocol::pieces;
@@ -27,6 +28,8 @@ use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
 use fermata_terms::Way;
 use fermata_terms::{Validate, Validation};
 
+/// What `cow` sets aside of a device's memory, however little is free (PhoenixOS, section 4.2).
+const LEAST_SHARE: u64 = 2 << 30;
 /// After this many overtaken captures a session is captured by `recopy`, unless the request names a protocol.
 const OFTEN: u32 = 2;
 
@@ -35,8 +38,8 @@ const OFTEN: u32 = 2;
 pub struct Wish {
     /// The protocol; `None` for the best: `snapshot` if it fits, else `cow`.
     pub way: Option<Way>,
-    /// The most bytes of each device's memory to set aside, for `cow`.
-    pub pool_bytes: u64,
+    /// The most bytes of each device's memory to set aside, for `cow`; none for what [`share`] gives.
+    pub pool_bytes: Option<u64>,
     /// How the image is to be validated.
     pub validate: Validate,
 }
@@ -48,12 +51,20 @@ pub struct Prepared {
     hashers: HashMap<u32, SharedHasher>,
 }
 
+/// The most bytes that `cow` sets aside of so many that are free, unless it is told. A program that writes faster than the link
+/// copies waits once the pool is full, so the pool takes more than that of PhoenixOS (2 GiB) where nobody needs the memory.
+fn share(free: u64) -> u64 {
+    (free / 2).max(LEAST_SHARE)
+}
+
 /// What has to be known of a session to prepare a capture of it.
 pub struct Sketch {
     wish: Wish,
     /// Why instrumented kernels cannot validate all of the session; empty if they can, or were not asked for.
     without: String,
     bytes: BTreeMap<u32, u64>,
+    /// How long its pieces are.
+    lengths: BTreeSet<usize>,
     /// The context, by device, in which its memory is hashed.
     contexts: BTreeMap<u32, ContextHandle>,
     places: Vec<Place>,
@@ -81,8 +92,10 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     let plan = pieces(&site.session, &exposed.addresses);
     site.live.conceal(exposed)?;
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut lengths = BTreeSet::new();
     for piece in plan?.iter().filter(|piece| piece.is_on_device()) {
         *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
+        lengths.insert(piece.len);
     }
     let mut predictor = site.live.lasting.take::<Predictor>().unwrap_or_default();
     predictor.forget(&site.session);
@@ -103,7 +116,7 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     let mut places = Vec::new();
     for (device, needed) in bytes.iter().filter(|_| wish.way != Some(Way::Recopy)) {
         let wanted = match wish.way {
-            Some(Way::Cow) => (*needed).min(wish.pool_bytes),
+            Some(Way::Cow) => (*needed).min(wish.pool_bytes.unwrap_or(u64::MAX)),
             _ => *needed,
         };
         let bytes = wanted.next_multiple_of(PAGE);
@@ -122,6 +135,7 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
         wish,
         without,
         bytes,
+        lengths,
         contexts,
         places,
         reach,
@@ -138,6 +152,9 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
 /// A driver or store error; the session is as before.
 pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
     moments::pass("prepare");
+    if sketch.hashes {
+        digest::know_zeros(std::mem::take(&mut sketch.lengths));
+    }
     let driver = Arc::clone(&sketch.reach.driver);
     for (device, context) in &sketch.contexts {
         let failed = || EngineError::driver(format!("make device {device} ready"));
@@ -181,8 +198,11 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
         return Ok(prepared(tools));
     }
     let mut fits = true;
+    let mut shares = Vec::new();
     for place in &sketch.places {
-        fits &= room(&driver, place)? >= place.bytes;
+        let free = room(&driver, place)?;
+        fits &= free >= place.bytes;
+        shares.push(sketch.wish.pool_bytes.unwrap_or(share(free)));
     }
     if tools.way == Way::Snapshot && !fits {
         if sketch.wish.way.is_some() {
@@ -193,10 +213,10 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
             )));
         }
         tools.way = Way::Cow;
-        for place in &mut sketch.places {
-            place.bytes = place
-                .bytes
-                .min(sketch.wish.pool_bytes.next_multiple_of(PAGE));
+    }
+    if tools.way == Way::Cow {
+        for (place, share) in sketch.places.iter_mut().zip(shares) {
+            place.bytes = place.bytes.min(share.next_multiple_of(PAGE));
         }
     }
     vouch(&mut tools);
@@ -225,5 +245,17 @@ impl Prepared {
         live.hashers.extend(self.hashers);
         live.forget_current();
         self.tools
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_leaves_half_of_what_is_free_but_for_a_little() {
+        assert_eq!(share(80 << 30), 40 << 30);
+        assert_eq!(share(3 << 30), LEAST_SHARE);
+        assert_eq!(share(0), LEAST_SHARE);
     }
 }

@@ -22,8 +22,8 @@ use crate::sink::{Order, Sink};
 use crate::steps::Steps;
 use crate::{EngineError, Site, Summary, variables};
 
-/// Variables of a device up to this many bytes are read in the stop, because kernels use them without a parameter that
-/// names them.
+/// Variables of a device up to this many bytes are read in the stop or put aside, because kernels use them without a parameter
+/// that names them.
 const VARIABLES: u64 = 64 << 20;
 
 /// The result of the stop.
@@ -180,16 +180,17 @@ fn known_all(
 ) -> Result<ChunkMap, EngineError> {
     let from = Instant::now();
     let by_content = tools.validation.by.by_content();
-    let digests = match by_content {
-        true => digest::on_any_device(&mut site.live, plan)?,
-        false => vec![Digest::Unknown; plan.len()],
-    };
-    if by_content {
-        steps.add("hash", from, device_bytes(plan));
-    }
-    let from = Instant::now();
     tools.signals.hurry(true);
-    take_unwatched(site, &mut tools.sink, plan)?;
+    let digests = if by_content {
+        let unwatched = |site: &mut Site| take_unwatched(site, &mut tools.sink, plan);
+        let digests = digest::on_any_device_beside(&mut *site, plan, unwatched)?;
+        steps.add("hash", from, device_bytes(plan));
+        digests
+    } else {
+        take_unwatched(site, &mut tools.sink, plan)?;
+        vec![Digest::Unknown; plan.len()]
+    };
+    let from = Instant::now();
     let of_variables = variable_buffers(site);
     let small = plan
         .iter()
@@ -210,13 +211,15 @@ fn known_all(
             digest,
         };
         let variable = small && of_variables.contains(&piece.buffer);
+        let shared = site.session.sharing.shared.contains_key(&piece.buffer);
         // A piece that its device cannot hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
-        let mut at_once = variable || unknown || tools.sink.has(&order);
-        // Other processes may write the buffer, and this worker's gate does not see their operations.
-        if !at_once && site.session.sharing.shared.contains_key(&piece.buffer) {
+        let mut at_once = unknown || tools.sink.has(&order);
+        // No parameter of a kernel names a variable, and other processes may write a shared buffer: this worker's gate does not
+        // see their operations.
+        if !at_once && (variable || shared) {
             let device = device_of(piece);
-            match slot_of_shared(&mut tools.pools, device, piece.len as u64) {
+            match slot_of_unwatched(&mut tools.pools, device, piece.len as u64) {
                 Some(slot) => aside.entry(device).or_default().push((watched.len(), slot)),
                 None => at_once = true,
             }
@@ -235,8 +238,8 @@ fn known_all(
     Ok(map)
 }
 
-/// A slot for memory that other processes may write: at most half of the pool, because the rest is for isolated copies.
-fn slot_of_shared(pools: &mut [DevicePool], device: u32, bytes: u64) -> Option<Slot> {
+/// A slot for memory whose writers the gate does not see: at most half of the pool, because the rest is for isolated copies.
+fn slot_of_unwatched(pools: &mut [DevicePool], device: u32, bytes: u64) -> Option<Slot> {
     let pool = of_device(pools, device).filter(|pool| !pool.is_tight());
     pool?.take(bytes)
 }

@@ -48,7 +48,7 @@ impl Capturing {
         serving: Option<&Serving>,
         store: &Path,
         way: Option<control::Way>,
-        pool_bytes: u64,
+        pool_bytes: Option<u64>,
         validate: control::Validate,
     ) -> Result<FromWorker, Failure> {
         let serving = serving.ok_or_else(ended)?;

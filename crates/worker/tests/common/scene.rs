@@ -131,7 +131,7 @@ impl Scene {
         let prepare = ToWorker::Prepare {
             store: store.into(),
             way: Some(Way::Cow),
-            pool_bytes,
+            pool_bytes: Some(pool_bytes),
             validate,
         };
         let way = Way::Cow;

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{
-    Checkpoint, Checkpointed, DEFAULT_POOL, Endpoint, FromDaemon, Mode, SessionState, Then,
-    Validate, Verb,
+    Checkpoint, Checkpointed, Endpoint, FromDaemon, Mode, SessionState, Then, Validate, Verb,
 };
 use fermata_function::{FunctionRecord, Functions, RecordError};
 use fermata_report::units;
@@ -234,7 +233,7 @@ fn checkpoint(session: &str, name: &str, printer: &Printer) -> Result<Checkpoint
         output: Some(name.into()),
         mode: Mode::Stop,
         then: Then::Stop,
-        pool_bytes: DEFAULT_POOL,
+        pool_bytes: None,
         validate: Validate::default(),
         tcp_close: false,
     });

@@ -181,7 +181,7 @@ impl Guard {
             output: Some(path.as_path().into()),
             mode: Mode::Auto,
             then: Then::Run,
-            pool_bytes: user::DEFAULT_POOL,
+            pool_bytes: None,
             validate: Validate::default(),
             tcp_close: self.allowed.tcp_close,
         });

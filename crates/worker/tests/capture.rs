@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common;
 use crate::common::hold::COPIES;
 use crate::common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
@@ -504,4 +505,43 @@ fn what_is_overtaken_twice_is_captured_at_its_end() {
     assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
     assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
     scene.worker.detach(program);
+}
+
+/// A kernel adds to a variable that none of its parameters names: the image has what it was at the start, also where devices hash.
+#[test]
+fn variables_are_in_an_image_as_they_were_at_its_start() {
+    for hashes in [false, true] {
+        let hold = common::hold();
+        let worker = Worker::start_with(!hashes, &[hold.variable()]);
+        let (mut scene, program) = Scene::over(worker, hold, BUFFERS);
+        scene.fill(&program, 1);
+        let (module, add) = (ModuleId::from_raw(0x401), FunctionId::from_raw(0x402));
+        program.load(module, common::PTX);
+        program.kernel(add, module, "add");
+        let variable = Op::VariableGet {
+            module,
+            name: "total",
+        };
+        let Answer::Pair(total, 4) = program.ask(&variable) else {
+            panic!("four bytes")
+        };
+        let memory = program.alloc(64);
+        program.launch_adding(add, (memory, 5, 8), LEGACY);
+        assert_eq!(words(&program.read(total, 4)), [40]);
+        let program = if hashes {
+            scene.hold.only(COPIES, FIRST * CHUNK);
+            scene.begin_with(program, "image", Validate::Content, 64 << 20)
+        } else {
+            scene.begin(program, "image", Validate::Content)
+        };
+        scene.wait_first();
+        program.launch_adding(add, (memory, 5, 8), LEGACY);
+        assert_eq!(words(&program.read(total, 4)), [80]);
+        let ended = scene.end();
+        assert!(matches!(ended, FromWorker::Saved(_)), "{ended:?}");
+        let other = Worker::start_with(!hashes, &[]);
+        let found = scene.first_words_by(other, "image", &[total]);
+        assert_eq!(found, [40], "{hashes}");
+        scene.worker.detach(program);
+    }
 }

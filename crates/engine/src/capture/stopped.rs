@@ -1,6 +1,6 @@
 //! The part of a capture in the stop: copies everything on the devices, or hashes it, and reads what no gate can watch.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use fermata_store::moments;
 use fermata_terms::{Step, Way};
 
 use super::aside::copy_aside;
-use super::map::{ChunkMap, Mark, Slot, device_of};
+use super::map::{ChunkMap, Mark, Slot, address_of, device_of};
 use super::pool::{DevicePool, of_device};
 use super::reference::Reference;
 use super::tools::Tools;
@@ -181,45 +181,49 @@ fn known_all(
     let from = Instant::now();
     let by_content = tools.validation.by.by_content();
     tools.signals.hurry(true);
+    let variables = small_variables(site, plan);
+    let mut slots = BTreeMap::new();
+    let mut unwatched = |site: &mut Site| {
+        take_unwatched(site, &mut tools.sink, plan)?;
+        slots = variables_aside(site, &mut tools.pools, plan, &variables)?;
+        Ok(())
+    };
     let digests = if by_content {
-        let unwatched = |site: &mut Site| take_unwatched(site, &mut tools.sink, plan);
         let digests = digest::on_any_device_beside(&mut *site, plan, unwatched)?;
         steps.add("hash", from, device_bytes(plan));
         digests
     } else {
-        take_unwatched(site, &mut tools.sink, plan)?;
+        unwatched(site)?;
         vec![Digest::Unknown; plan.len()]
     };
     let from = Instant::now();
-    let of_variables = variable_buffers(site);
-    let small = plan
-        .iter()
-        .filter(|piece| of_variables.contains(&piece.buffer))
-        .map(|piece| piece.len as u64)
-        .sum::<u64>()
-        <= VARIABLES;
     let mut now = Vec::new();
     let mut watched = Vec::new();
+    let mut copied = Vec::new();
     let mut aside: BTreeMap<u32, Vec<(usize, Slot)>> = BTreeMap::new();
-    for (piece, digest) in plan
-        .iter()
-        .zip(digests)
-        .filter(|(piece, _)| piece.is_on_device())
-    {
+    let pieces = plan.iter().zip(digests).enumerate();
+    for (at, (piece, digest)) in pieces.filter(|(_, (piece, _))| piece.is_on_device()) {
         let order = Order {
             piece: *piece,
             digest,
         };
-        let variable = small && of_variables.contains(&piece.buffer);
-        let shared = site.session.sharing.shared.contains_key(&piece.buffer);
+        let (device, bytes) = (device_of(piece), piece.len as u64);
         // A piece that its device cannot hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
         let mut at_once = unknown || tools.sink.has(&order);
-        // No parameter of a kernel names a variable, and other processes may write a shared buffer: this worker's gate does not
-        // see their operations.
-        if !at_once && (variable || shared) {
-            let device = device_of(piece);
-            match slot_of_unwatched(&mut tools.pools, device, piece.len as u64) {
+        if variables.contains(&at) {
+            match slots.remove(&at) {
+                Some(slot) if at_once => {
+                    if let Some(pool) = of_device(&mut tools.pools, device) {
+                        pool.put(slot, bytes);
+                    }
+                }
+                Some(slot) => copied.push((watched.len(), slot)),
+                None => at_once = true,
+            }
+        } else if !at_once && site.session.sharing.shared.contains_key(&piece.buffer) {
+            // Other processes may write the buffer, and this worker's gate does not see their operations.
+            match slot_of_unwatched(&mut tools.pools, device, bytes) {
                 Some(slot) => aside.entry(device).or_default().push((watched.len(), slot)),
                 None => at_once = true,
             }
@@ -230,12 +234,64 @@ fn known_all(
         watched.push((*piece, digest, !at_once));
     }
     let mut map = ChunkMap::new(&site.session, &watched);
+    for (index, slot) in copied {
+        map.set_isolated(index, slot, PASSED);
+    }
     put_aside(site, &mut map, aside, |_| {
         tools.sink.take(&mut now.into_iter(), &mut |_| {})
     })?;
     tools.signals.hurry(false);
     steps.add("copy", from, 0);
     Ok(map)
+}
+
+/// Which pieces of a plan are of variables; none if they have more than [`VARIABLES`] bytes.
+fn small_variables(site: &Site, plan: &[Piece]) -> BTreeSet<usize> {
+    let of_variables = variable_buffers(site);
+    let pieces = plan.iter().enumerate();
+    let of_variables = pieces.filter(|(_, piece)| of_variables.contains(&piece.buffer));
+    let bytes = |(_, piece): (usize, &Piece)| piece.len as u64;
+    match of_variables.clone().map(bytes).sum::<u64>() <= VARIABLES {
+        true => of_variables.map(|(at, _)| at).collect(),
+        false => BTreeSet::new(),
+    }
+}
+
+/// Copies these pieces of a plan to the pools, as far as there is room. Returns their slots when all copies are complete.
+fn variables_aside(
+    site: &mut Site,
+    pools: &mut [DevicePool],
+    plan: &[Piece],
+    variables: &BTreeSet<usize>,
+) -> Result<BTreeMap<usize, Slot>, EngineError> {
+    let mut slots = BTreeMap::new();
+    let mut by_device: BTreeMap<u32, Vec<(Slot, &Piece)>> = BTreeMap::new();
+    for (at, piece) in variables
+        .iter()
+        .filter_map(|at| Some((*at, plan.get(*at)?)))
+    {
+        let device = device_of(piece);
+        if let Some(slot) = slot_of_unwatched(pools, device, piece.len as u64) {
+            slots.insert(at, slot);
+            by_device.entry(device).or_default().push((slot, piece));
+        }
+    }
+    for (device, pieces) in by_device {
+        let entered = site.live.enter_device(device).map(|_| ());
+        let driver = &site.live.driver;
+        let copied = entered.and_then(|()| {
+            pieces.iter().try_for_each(|(slot, piece)| {
+                let from = address_of(piece).raw();
+                driver.copy(*slot, from, piece.len as u64, StreamHandle::LEGACY)
+            })
+        });
+        // Also after a failure: the pool is released then, so no copy into it may be under way.
+        let ended = driver.synchronize_stream(StreamHandle::LEGACY);
+        copied
+            .and(ended)
+            .map_err(EngineError::driver("copy variables on their device"))?;
+    }
+    Ok(slots)
 }
 
 /// A slot for memory whose writers the gate does not see: at most half of the pool, because the rest is for isolated copies.

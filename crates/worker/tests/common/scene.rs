@@ -200,7 +200,11 @@ impl Scene {
 
     /// The first word of each of these buffers in an image.
     pub fn first_words_in(&self, image: &str, buffers: &[u64]) -> Vec<u32> {
-        let mut worker = Worker::start();
+        self.first_words_by(Worker::start(), image, buffers)
+    }
+
+    /// As another worker loads them.
+    pub fn first_words_by(&self, mut worker: Worker, image: &str, buffers: &[u64]) -> Vec<u32> {
         let (store, image) = (self.path("store"), self.path(image));
         let pace = Pace::Eager;
         let loaded = worker.ask(ToWorker::Load {

@@ -79,6 +79,8 @@ class Run:
             return None
         times = steps(self.log(), self.since)
         usual, meanwhile = lengths(times, begun - BEFORE, begun), lengths(times, begun, done)
+        copy = next(it for it in told["phases"] if it["name"] == "capture")
+        copied = lengths(times, begun + copy["start"], begun + copy["start"] + copy["seconds"])
         self.daemon.fermata("kill", self.name())
         if self.given.images:
             subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
@@ -97,6 +99,8 @@ class Run:
             "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
             "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
+            "copy_step_ratio": statistics.median(copied) / statistics.median(usual),
+            "copy_mean_step_ratio": statistics.fmean(copied) / statistics.median(usual),
             "longest_s": max(meanwhile),
             "restore_command_s": command, "first_step_s": first, "data_s": arrival["seconds"],
             "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},

@@ -130,14 +130,18 @@ fn steps(runs: &[Run]) -> Result<String> {
                 .iter()
                 .filter_map(|it| number(it, "median_s"));
             let native = native.fold(f64::INFINITY, f64::min);
-            let equal = found.get("equal").and_then(Value::as_bool);
+            let said = |key| found.get(key).and_then(Value::as_bool);
+            let equal = match (said("equal"), said("native_repeats")) {
+                (Some(true), _) => "yes",
+                (None, Some(false)) => "native runs differ",
+                _ => "**no**",
+            };
             let row = format!(
-                "| {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {equal} | {} |",
                 PROGRAMS[place.0].1,
                 time(native),
                 ratio(found, "median_ratio"),
                 ratio(found, "first_ratio"),
-                if equal == Some(true) { "yes" } else { "**no**" },
                 source(run),
             );
             rows.insert(place, row);

@@ -115,8 +115,8 @@ impl Tree {
     }
 
     /// Says so at the latest when what this returns is dropped.
-    pub fn ends(&self) -> Ends<'_> {
-        Ends(self)
+    pub fn ends(&self) -> EndOfDump<'_> {
+        EndOfDump(self)
     }
 
     /// Whether CRIU has come back to a process that it had dumped.
@@ -150,9 +150,9 @@ impl Tree {
 }
 
 /// See [`Tree::ends`].
-pub(crate) struct Ends<'a>(&'a Tree);
+pub(crate) struct EndOfDump<'a>(&'a Tree);
 
-impl Drop for Ends<'_> {
+impl Drop for EndOfDump<'_> {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -38,7 +38,7 @@ const OFTEN: u32 = 2;
 pub struct Wish {
     /// The protocol; `None` for the best: `snapshot` if it fits, else `cow`.
     pub way: Option<Way>,
-    /// The most bytes of each device's memory to set aside, for `cow`; none for what [`share`] gives.
+    /// The most bytes of each device's memory to set aside, for `cow`; none for half of what is free, and at least 2 GiB.
     pub pool_bytes: Option<u64>,
     /// How the image is to be validated.
     pub validate: Validate,

@@ -23,18 +23,18 @@ const RING: &str = "fermata-ring";
 
 /// Messages that peers send.
 const SOUND: [&str; 12] = [
-    r#"{"protocol":1,"verb":"Ps"}"#,
-    r#"{"protocol":1,"verb":{"Session":{"name":"neighbour"}}}"#,
-    r#"{"protocol":1,"verb":{"Wait":{"name":"neighbour"}}}"#,
-    r#"{"protocol":1,"verb":{"Logs":{"name":"neighbour"}}}"#,
-    r#"{"protocol":1,"verb":{"Doctor":{"name":"neighbour"}}}"#,
-    r#"{"Hello":{"protocol":1,"pid":1,"token":"0123456789abcdef","wake_block":4096,"reattach":true}}"#,
-    r#"{"Back":{"protocol":1,"pid":1,"token":"0123456789abcdef","wake_block":0}}"#,
+    r#"{"protocol":2,"verb":"Ps"}"#,
+    r#"{"protocol":2,"verb":{"Session":{"name":"neighbour"}}}"#,
+    r#"{"protocol":2,"verb":{"Wait":{"name":"neighbour"}}}"#,
+    r#"{"protocol":2,"verb":{"Logs":{"name":"neighbour"}}}"#,
+    r#"{"protocol":2,"verb":{"Doctor":{"name":"neighbour"}}}"#,
+    r#"{"Hello":{"protocol":2,"pid":1,"token":"0123456789abcdef","wake_block":4096,"reattach":true}}"#,
+    r#"{"Back":{"protocol":2,"pid":1,"token":"0123456789abcdef","wake_block":0}}"#,
     r#"{"Quiesced":{"threads":4294967295,"nanoseconds":18446744073709551615}}"#,
-    r#"{"Back":{"protocol":1,"session":"neighbour","driver":"/x","soft":true,"devices":[]}}"#,
-    r#"{"Back":{"protocol":1,"driver":[47,255],"soft":true,"kernels_first":false,"devices":[],"driver_version":13000,"serving":true}}"#,
+    r#"{"Back":{"protocol":2,"session":"neighbour","driver":"/x","soft":true,"devices":[]}}"#,
+    r#"{"Back":{"protocol":2,"driver":[47,255],"soft":true,"kernels_first":false,"devices":[],"driver_version":13000,"serving":true}}"#,
     r#"{"Lost":{"reason":"x"}}"#,
-    r#"{"Ready":{"protocol":1,"devices":[],"driver_version":-1}}"#,
+    r#"{"Ready":{"protocol":2,"devices":[],"driver_version":-1}}"#,
 ];
 
 /// See the module.

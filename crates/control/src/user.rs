@@ -690,7 +690,7 @@ mod tests {
 
     #[test]
     fn fields_of_a_later_release_are_ignored() {
-        let json = r#"{"protocol":1,"verb":{"Kill":{"name":"a","signal":9,"later":true}}}"#;
+        let json = r#"{"protocol":2,"verb":{"Kill":{"name":"a","signal":9,"later":true}}}"#;
         let back: Request = serde_json::from_str(json).expect("decoded");
         assert_eq!(
             back.verb,

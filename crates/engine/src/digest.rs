@@ -107,15 +107,16 @@ pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Diges
     }
 }
 
-/// As [`on_any_device`]; `meanwhile` runs while devices hash, and changes no memory of theirs.
+/// As [`on_any_device`]; `meanwhile` runs while devices hash, or after the processor has, and changes no memory of theirs.
 pub(crate) fn on_any_device_beside(
     site: &mut Site,
     plan: &[Piece],
     meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
 ) -> Result<Vec<Digest>, EngineError> {
     if !site.live.device_hashes {
-        meanwhile(site)?;
-        return by_copy(&mut site.live, plan);
+        // First, because it needs the staging buffers.
+        let digests = by_copy(&mut site.live, plan)?;
+        return meanwhile(site).map(|()| digests);
     }
     let mut kernels = Kernels::of(&mut site.live, plan);
     let (digests, done) = std::thread::scope(|scope| {
@@ -125,7 +126,7 @@ pub(crate) fn on_any_device_beside(
         let digests = hashing.ok().and_then(|it| it.join().ok());
         (digests, done)
     });
-    // Without a thread.
+    // Without a thread, or if it has panicked.
     let digests = digests.unwrap_or_else(|| kernels.digests(plan));
     kernels.settle(&mut site.live);
     done.map(|()| digests)

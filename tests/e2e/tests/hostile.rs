@@ -31,9 +31,9 @@ fn hostile_messages() -> Vec<Vec<u8>> {
         frame(b""),
         frame(b"{"),
         frame(b"\xff\xfe\xfd"),
-        frame(br#"{"protocol":1,"verb":"NoSuchVerb"}"#),
+        frame(br#"{"protocol":2,"verb":"NoSuchVerb"}"#),
         frame(br#"{"protocol":4294967295,"verb":"Ps"}"#),
-        frame(br#"{"protocol":1,"verb":{"Kill":{"name":"../../etc","signal":-1}}}"#),
+        frame(br#"{"protocol":2,"verb":{"Kill":{"name":"../../etc","signal":-1}}}"#),
         frame("[".repeat(100_000).as_bytes()),
         noise,
     ]

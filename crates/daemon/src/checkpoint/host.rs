@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
-use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::taking::Taking;
@@ -151,7 +150,9 @@ impl Taking<'_> {
     pub(super) fn host(&self, record: &Record, ahead: Ahead) -> Result<Dumped> {
         let host = self.draft.host();
         let root = self.root.pid;
-        let Ahead { dumping, copy, .. } = ahead;
+        let Ahead {
+            dumping, mut copy, ..
+        } = ahead;
         let files = || {
             let copied = temporary::copy(&host, &proc::still_tree(root), &record.log);
             copied.or_fail(FailureKind::User, || {
@@ -162,19 +163,15 @@ impl Taking<'_> {
         if let Some(copy) = &copy {
             tree.know(copy.known());
         }
-        let copy = Mutex::new(copy);
         let follow = || {
-            if let Some(copy) = &mut *copy.lock() {
+            if let Some(copy) = &copy {
                 copy.follow(&tree);
             }
         };
         let last = || {
             tree.end();
-            let mut copy = copy.lock();
-            let Some(copy) = &mut *copy else {
-                return Ok(());
-            };
-            copy.last(root, &host, (&tree.left_out(), tree.returned()))
+            copy.as_ref()
+                .map_or(Ok(()), |copy| copy.last(root, &host, &tree))
         };
         let mut still = || {
             std::thread::scope(|scope| {
@@ -192,14 +189,18 @@ impl Taking<'_> {
         moments::pass("dump");
         let dump = || {
             std::thread::scope(|scope| {
-                let _ends = tree.ends();
+                let ends = tree.ends();
                 // Without a thread all is left for the end.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, follow);
-                dumping.go(&mut still)
+                let named = std::thread::Builder::new().name("host last".into());
+                let following = named.spawn_scoped(scope, follow);
+                let dumped = dumping.go(&mut still);
+                drop(ends);
+                // If it has panicked, `last` has failed.
+                let _ = following.map(std::thread::ScopedJoinHandle::join);
+                dumped
             })
         };
         let mut dumped = self.phases.time("host dump", dump);
-        let mut copy = copy.into_inner();
         if copy.as_ref().is_some_and(HostCopy::has_failed)
             && let Err(failure) = &dumped
         {

@@ -97,7 +97,7 @@ impl Tree {
     }
 
     /// The process that CRIU has dumped as number `nth`, from 0, and what it was told to leave out of it: waits until CRIU is
-    /// done with it. None once it is done with all of them.
+    /// done with it. None at the end, also for those that nobody has asked for yet.
     pub fn dumped(&self, nth: usize) -> Option<(ProcessId, Option<Arc<LeftOut>>)> {
         let mut state = self.course.state.lock();
         while state.asked.len() <= nth + 1 && !state.ended {

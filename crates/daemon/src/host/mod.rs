@@ -6,7 +6,8 @@
 //!    │        little is left   starts       since                 become one image
 //!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
 //! ```
-//! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones.
+//! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
+//! that are left.
 //! The last pass also copies mappings that are not tracked, where there is little in them. A process that cannot be tracked, and
 //! one that came later, is dumped by CRIU inside the stop, but for pages that it still has in common with the tracked process that
 //! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
@@ -22,11 +23,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, Known, SETTLED, Tracker};
 use fermata_store::HostMemory;
+use parking_lot::Mutex;
 
 pub(crate) use self::helper::helper;
 use crate::criu::mappings::{LeftOut, Tree};
@@ -53,38 +55,52 @@ const MOST_THREADS: usize = 8;
 pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
     /// Processes that came later, once the program has been stopped.
-    heirs: Vec<Heir>,
+    heirs: OnceLock<Vec<Heir>>,
     /// Whether the program writes faster than it is copied into a file.
     in_memory: bool,
     /// Whether the program writes faster than it is copied.
     hopeless: bool,
-    /// Why it was of no use before all processes were dumped.
-    broken: Option<Failure>,
     /// Whether the last step has failed.
-    failed: bool,
+    failed: AtomicBool,
 }
 
 struct Tracked {
     process: ProcessId,
     /// Its number in CRIU's files.
     inner: u32,
+    /// Under a lock, because two threads make last passes.
+    copy: Mutex<ProcessCopy>,
+}
+
+/// The copy of one process's memory.
+struct ProcessCopy {
     tracker: Tracker,
     /// Bytes that the last pass has found.
     written: u64,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
+    /// Whether its last pass has begun and not come to its end, and why not, if that is known.
+    begun: bool,
+    why: Option<Failure>,
 }
 
 impl Tracked {
-    /// Makes its copy exact. CRIU has dumped it, and this is what it has left out of it.
-    fn finish(&mut self, left_out: Option<&LeftOut>) -> Result<()> {
+    /// Makes its copy exact, unless it is. CRIU has dumped it, and this is what it has left out of it.
+    fn finish(&self, left_out: Option<&LeftOut>) -> Result<()> {
+        let mut copy = self.copy.lock();
+        if copy.exact.is_some() {
+            return Ok(());
+        }
+        let failed = || format!("cannot copy the memory of process {}", self.process.pid);
+        // One that has failed, or panicked, leaves a copy that may lack pages.
+        if std::mem::replace(&mut copy.begun, true) {
+            let why = copy.why.take();
+            return Err(why.unwrap_or_else(|| fail(FailureKind::Internal, failed())));
+        }
         let pages = left_out.map_or(&[][..], |it| &it.pages);
-        self.exact = self
-            .tracker
-            .last(pages)
-            .or_fail(FailureKind::Internal, || {
-                format!("cannot copy the memory of process {}", self.process.pid)
-            })?;
+        let exact = copy.tracker.last(pages);
+        copy.exact = exact.or_fail(FailureKind::Internal, failed)?;
+        copy.begun = false;
         Ok(())
     }
 }
@@ -139,11 +155,10 @@ impl HostCopy {
         }
         (!processes.is_empty()).then_some(Self {
             processes,
-            heirs: Vec::new(),
+            heirs: OnceLock::new(),
             in_memory: false,
             hopeless: false,
-            broken: None,
-            failed: false,
+            failed: AtomicBool::new(false),
         })
     }
 
@@ -193,6 +208,7 @@ impl HostCopy {
         let threads = threads();
         let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
         for it in &mut self.processes {
+            let it = it.copy.get_mut();
             // It may have written other pages by then.
             let bytes = (it.written + it.written / 4).min(free);
             if it.written > LITTLE {
@@ -206,14 +222,17 @@ impl HostCopy {
     /// Copies what was written since the last pass; the bytes copied.
     pub fn pass(&mut self) -> u64 {
         let mut copied = 0;
-        self.processes.retain_mut(|it| match it.tracker.pass() {
-            Ok(passed) => {
-                copied += passed.bytes;
-                it.written = passed.bytes;
-                true
+        self.processes.retain_mut(|it| {
+            let it = it.copy.get_mut();
+            match it.tracker.pass() {
+                Ok(passed) => {
+                    copied += passed.bytes;
+                    it.written = passed.bytes;
+                    true
+                }
+                // It has ended, or there is no space: CRIU says more.
+                Err(_) => false,
             }
-            // It has ended, or there is no space: CRIU says more.
-            Err(_) => false,
         });
         copied
     }
@@ -221,49 +240,51 @@ impl HostCopy {
     /// What is known of the processes that are tracked.
     pub fn known(&self) -> Vec<Known> {
         let alive = self.processes.iter().filter(|it| it.process.alive());
-        alive.map(|it| it.tracker.known()).collect()
+        alive.map(|it| it.copy.lock().tracker.known()).collect()
     }
 
     /// Makes the copy of each process exact once CRIU has dumped it, until it has dumped all of `tree`: less is left for
-    /// [`Self::last`].
-    pub fn follow(&mut self, tree: &Tree) {
+    /// [`Self::last`], which may be called meanwhile, and fails if this has.
+    pub fn follow(&self, tree: &Tree) {
         let dumped = (0..).map_while(|nth| tree.dumped(nth));
         for (process, left_out) in dumped {
-            let tracked = self.processes.iter_mut().find(|it| it.process == process);
-            let finished = tracked.map_or(Ok(()), |it| it.finish(left_out.as_deref()));
-            if let Err(failure) = finished {
-                self.broken = Some(failure);
+            let tracked = self.processes.iter().find(|it| it.process == process);
+            if let Some(tracked) = tracked
+                && let Err(failure) = tracked.finish(left_out.as_deref())
+            {
+                tracked.copy.lock().why = Some(failure);
                 return;
             }
         }
     }
 
-    /// Makes the copy exact. Every process of the tree below `root` stands still, CRIU has dumped them to `dir`, and this is what it
-    /// has left out of them. What [`Self::follow`] has done is done, unless CRIU has `returned` to a process.
+    /// Makes the copy exact. Every process of the tree below `root` stands still, and CRIU has dumped them to `dir`; `tree` says
+    /// what it has left out. A process whose copy is exact is passed over.
     ///
     /// # Errors
     /// The copy is of no use; [`Self::has_failed`] from then on.
-    pub fn last(
-        &mut self,
-        root: u32,
-        dir: &Path,
-        (left_out, returned): (&[Arc<LeftOut>], bool),
-    ) -> Result<()> {
-        if returned {
-            self.processes.iter_mut().for_each(|it| it.exact = None);
-        }
+    pub fn last(&self, root: u32, dir: &Path, tree: &Tree) -> Result<()> {
+        let left_out = tree.left_out();
         let (heirs, own): (Vec<_>, Vec<_>) = left_out.iter().partition(|it| it.from.is_some());
-        let last = self.try_last(root, dir, &own);
-        let mut heirs = heirs.into_iter();
-        let last = last.and_then(|()| heirs.try_for_each(|it| self.add_heir(it)));
-        self.failed = last.is_err();
+        let last = match tree.returned() {
+            false => self.try_last(root, dir, &own),
+            // It has not been seen to; what it did there may not be in the copy.
+            true => {
+                let message = "CRIU has dumped a process twice".to_owned();
+                Err(fail(FailureKind::Internal, message))
+            }
+        };
+        let last = last.and_then(|()| {
+            let heirs = heirs.into_iter().map(|it| self.heir(it));
+            // Asked once for each dump.
+            let _ = self.heirs.set(heirs.collect::<Result<_>>()?);
+            Ok(())
+        });
+        self.failed.store(last.is_err(), Ordering::Relaxed);
         last
     }
 
-    fn try_last(&mut self, root: u32, dir: &Path, left_out: &[&Arc<LeftOut>]) -> Result<()> {
-        if let Some(failure) = self.broken.take() {
-            return Err(failure);
-        }
+    fn try_last(&self, root: u32, dir: &Path, left_out: &[&Arc<LeftOut>]) -> Result<()> {
         let tree = proc::still_tree(root);
         let known: HashSet<ProcessId> = self.processes.iter().map(|it| it.process).collect();
         let is_known = |pid: u32| ProcessId::of(pid).is_some_and(|it| known.contains(&it));
@@ -278,17 +299,14 @@ impl HostCopy {
                 return Err(fail(FailureKind::Internal, message));
             }
         }
-        let still = |it: &&mut Tracked| {
-            let Tracked { process, exact, .. } = it;
-            exact.is_none()
-                && tree.contains(&process.pid)
-                && ProcessId::of(process.pid) == Some(*process)
-        };
-        let processes = Mutex::new(self.processes.iter_mut().filter(still));
+        let is_still = |it: ProcessId| tree.contains(&it.pid) && ProcessId::of(it.pid) == Some(it);
+        // From the end: the thread that follows CRIU has begun with the first.
+        let still = self.processes.iter().rev();
+        let still = Mutex::new(still.filter(|it| is_still(it.process)));
         let failed = AtomicBool::new(false);
         let next = || match failed.load(Ordering::Relaxed) {
             true => None,
-            false => processes.lock().ok()?.next(),
+            false => still.lock().next(),
         };
         let copy = || {
             while let Some(tracked) = next() {
@@ -303,7 +321,10 @@ impl HostCopy {
         let ends = fermata_hostmem::side_by_side(threads().min(tree.len()), copy);
         let ends = ends.or_fail(FailureKind::Internal, || "cannot copy host memory".into())?;
         ends.into_iter().collect::<Result<()>>()?;
-        let copied = self.processes.iter().filter(|it| it.exact.is_some());
+        let copied = self
+            .processes
+            .iter()
+            .filter(|it| it.copy.lock().exact.is_some());
         let copied: HashSet<ProcessId> = copied.map(|it| it.process).collect();
         // CRIU leaves out what is tracked of each. One that it has dumped may have been killed since.
         let dumped = |it: &&Tracked| dir.join(format!("mm-{}.img", it.inner)).exists();
@@ -315,8 +336,8 @@ impl HostCopy {
         }
     }
 
-    /// Has the image get what CRIU has left out of a process, from the exact copy of another.
-    fn add_heir(&mut self, left_out: &LeftOut) -> Result<()> {
+    /// What the image gets of what CRIU has left out of a process, from the exact copy of another.
+    fn heir(&self, left_out: &LeftOut) -> Result<Heir> {
         let LeftOut {
             process,
             inner,
@@ -324,43 +345,46 @@ impl HostCopy {
             pages,
         } = left_out;
         let pid = process.pid;
-        let of = from.and_then(ProcessId::of);
-        let tracked = self.processes.iter().enumerate();
-        let mut exact = tracked.filter_map(|(at, it)| Some((at, it.process, it.exact.as_ref()?)));
-        let exact = exact.find(|(_, process, _)| Some(*process) == of);
-        let (from, _, exact) = exact.ok_or_else(|| in_no_copy(pid))?;
+        let of = from
+            .and_then(ProcessId::of)
+            .ok_or_else(|| in_no_copy(pid))?;
+        let from = self.processes.iter().position(|it| it.process == of);
+        let from = from.ok_or_else(|| in_no_copy(pid))?;
+        let copy = self.processes[from].copy.lock();
+        let exact = copy.exact.as_ref().ok_or_else(|| in_no_copy(pid))?;
         let extents = fermata_hostmem::select(exact, pages).map_err(|address| {
             let message = format!("the copy lacks the memory of process {pid} at {address:#x}");
             fail(FailureKind::Internal, message)
         })?;
-        self.heirs.push(Heir {
+        Ok(Heir {
             inner: *inner,
             from,
             extents,
-        });
-        Ok(())
+        })
     }
 
     /// Bytes of processes that came later, which are in the copy of another.
     pub fn inherited_bytes(&self) -> u64 {
-        let extents = self.heirs.iter().flat_map(|it| &it.extents);
+        let extents = self.heirs.get().into_iter().flatten();
+        let extents = extents.flat_map(|it| &it.extents);
         extents.map(|it| it.range.end - it.range.start).sum()
     }
 
     /// Whether it was the copy that has failed, not CRIU.
     pub fn has_failed(&self) -> bool {
-        self.failed
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Ends the tracking, and writes what was kept in memory; the program may run.
     pub fn release(self) -> HostPages {
         let released = |it: Tracked| {
-            let extents = it.exact.unwrap_or_default();
-            (it.inner, it.tracker.release(extents))
+            let copy = it.copy.into_inner();
+            let extents = copy.exact.unwrap_or_default();
+            (it.inner, copy.tracker.release(extents))
         };
         HostPages {
             copies: self.processes.into_iter().map(released).collect(),
-            heirs: self.heirs,
+            heirs: self.heirs.into_inner().unwrap_or_default(),
         }
     }
 }
@@ -429,12 +453,17 @@ fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> 
         return Ok(None);
     };
     let tracker = Tracker::new(pid, uffd, nameless(folder)?).map_err(io::Error::other)?;
-    Ok(Some(Tracked {
-        process,
-        inner,
+    let copy = ProcessCopy {
         tracker,
         written: 0,
         exact: None,
+        begun: false,
+        why: None,
+    };
+    Ok(Some(Tracked {
+        process,
+        inner,
+        copy: Mutex::new(copy),
     }))
 }
 
@@ -488,22 +517,22 @@ mod tests {
         let (process, inner) = (tracked.process, tracked.inner);
         let mut copy = HostCopy {
             processes: vec![tracked],
-            heirs: Vec::new(),
+            heirs: OnceLock::new(),
             in_memory: false,
             hopeless: false,
-            broken: None,
-            failed: false,
+            failed: AtomicBool::new(false),
         };
+        let tree = Tree::new(shell.id());
         copy.pass();
         process.signal(Signal::KILL);
         let mut input = shell.stdin.take().expect("piped");
         input.write_all(b"x\n").expect("written");
         assert_eq!(line(), "ended");
         assert!(process.ends_within(Duration::from_secs(60)));
-        copy.last(shell.id(), dir.path(), (&[], false))
+        copy.last(shell.id(), dir.path(), &tree)
             .expect("CRIU has not dumped it either");
         fs::write(dir.path().join(format!("mm-{inner}.img")), "").expect("written");
-        let lost = copy.last(shell.id(), dir.path(), (&[], false));
+        let lost = copy.last(shell.id(), dir.path(), &tree);
         lost.expect_err("its memory is in no copy");
         assert!(copy.has_failed());
         drop(input);

@@ -116,6 +116,10 @@ impl DevicePool {
         let mut at = 0;
         while at < bytes {
             let len = PIECE.min(bytes - at);
+            // Pools of other workers may be made at the same time.
+            if room(driver, place)? < len {
+                break;
+            }
             let memory = match driver.create_memory(device, len) {
                 Ok(memory) => memory,
                 // A smaller pool is used.

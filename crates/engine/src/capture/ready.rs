@@ -28,7 +28,7 @@ use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
 use fermata_terms::Way;
 use fermata_terms::{Validate, Validation};
 
-/// What `cow` sets aside of a device's memory, however little is free (PhoenixOS, section 4.2).
+/// What `cow` sets aside of a device's memory even if that is more than half of what is free (PhoenixOS, section 4.2).
 const LEAST_SHARE: u64 = 2 << 30;
 /// After this many overtaken captures a session is captured by `recopy`, unless the request names a protocol.
 const OFTEN: u32 = 2;
@@ -63,7 +63,7 @@ pub struct Sketch {
     /// Why instrumented kernels cannot validate all of the session; empty if they can, or were not asked for.
     without: String,
     bytes: BTreeMap<u32, u64>,
-    /// How long its pieces are.
+    /// How long its pieces are: the digests of so many zeros are computed ahead.
     lengths: BTreeSet<usize>,
     /// The context, by device, in which its memory is hashed.
     contexts: BTreeMap<u32, ContextHandle>,
@@ -216,7 +216,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     }
     if tools.way == Way::Cow {
         for (place, share) in sketch.places.iter_mut().zip(shares) {
-            place.bytes = place.bytes.min(share.next_multiple_of(PAGE));
+            place.bytes = place.bytes.min(share).next_multiple_of(PAGE);
         }
     }
     vouch(&mut tools);

@@ -188,15 +188,14 @@ fn known_all(
         slots = variables_aside(site, &mut tools.pools, plan, &variables)?;
         Ok(())
     };
-    let digests = if by_content {
+    let (digests, from) = if by_content {
         let digests = digest::on_any_device_beside(&mut *site, plan, unwatched)?;
         steps.add("hash", from, device_bytes(plan));
-        digests
+        (digests, Instant::now())
     } else {
         unwatched(site)?;
-        vec![Digest::Unknown; plan.len()]
+        (vec![Digest::Unknown; plan.len()], from)
     };
-    let from = Instant::now();
     let mut now = Vec::new();
     let mut watched = Vec::new();
     let mut copied = Vec::new();
@@ -208,11 +207,10 @@ fn known_all(
             digest,
         };
         let (device, bytes) = (device_of(piece), piece.len as u64);
-        // A piece that its device cannot hash could not be validated by content later.
-        let unknown = by_content && digest == Digest::Unknown;
-        let mut at_once = unknown || tools.sink.has(&order);
+        let mut at_once = tools.sink.has(&order);
         if variables.contains(&at) {
             match slots.remove(&at) {
+                // Nothing of it has to be copied any more.
                 Some(slot) if at_once => {
                     if let Some(pool) = of_device(&mut tools.pools, device) {
                         pool.put(slot, bytes);
@@ -227,6 +225,9 @@ fn known_all(
                 Some(slot) => aside.entry(device).or_default().push((watched.len(), slot)),
                 None => at_once = true,
             }
+        } else if by_content && digest == Digest::Unknown {
+            // Its device cannot hash it, so it could not be validated by content later.
+            at_once = true;
         }
         if at_once {
             now.push(order);
@@ -308,11 +309,11 @@ fn put_aside(
     meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let failed = || EngineError::driver("copy the session on its device");
-    for (device, aside) in &aside {
-        site.live.enter_device(*device).map_err(failed())?;
-        copy_aside(&site.live.driver, map, aside, StreamHandle::LEGACY).map_err(failed())?;
-    }
-    let done = meanwhile(site);
+    let begun = aside.iter().try_for_each(|(device, aside)| {
+        site.live.enter_device(*device)?;
+        copy_aside(&site.live.driver, map, aside, StreamHandle::LEGACY)
+    });
+    let done = begun.map_err(failed()).and_then(|()| meanwhile(site));
     // Also after a failure: the pool is released then, so no copy into it may be under way.
     for (device, aside) in aside {
         site.live.forget_current();

@@ -165,7 +165,7 @@ impl Worker {
         let driver = driver().to_string_lossy().into_owned();
         let ready = worker.ask(ToWorker::Open {
             kernels_first: true,
-            protocol: 1,
+            protocol: fermata_control::PROTOCOL,
             driver: driver.into(),
             soft,
         });

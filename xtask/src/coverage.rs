@@ -25,10 +25,14 @@ pub fn page(root: &Path) -> Result<Generated> {
     let [softgpu, client] = shims;
     let driver = [softgpu?, client?];
     for function in DRIVER {
-        let (_, support) = &driver[1];
+        let refuse = driver.iter().map(|(_, it)| it);
+        let refuse: Vec<_> = refuse
+            .filter(|it| it.level(function) == Level::No)
+            .collect();
+        let has_reason = refuse.iter().any(|it| it.reason(function).is_some());
         ensure!(
-            support.level(function) != Level::No || support.reason(function).is_some(),
-            "`{NOTES}` does not say in `client-refused` why the library refuses `{}`",
+            refuse.is_empty() || has_reason,
+            "`{NOTES}` does not say in `softgpu-refused` or `client-refused` why `{}` is refused",
             function.symbol
         );
     }

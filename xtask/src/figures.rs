@@ -217,9 +217,10 @@ fn checkpoints(runs: &[Run]) -> Result<String> {
 /// Modes, in the order of their columns.
 const MODES: [&str; 4] = ["cow", "snapshot", "recopy", "stop"];
 
-/// How many checkpoints of each program and mode were restored and gave an equal result: of `bench/moments.py`.
+/// How many checkpoints of each program and mode were restored and gave an equal result: of `bench/moments.py`. Each cell is of
+/// the newest run with that mode; a row with several runs says which modes are of which.
 fn moments(runs: &[Run]) -> Result<String> {
-    let mut rows: BTreeMap<Place, (&Run, BTreeMap<&str, String>)> = BTreeMap::new();
+    let mut rows: BTreeMap<Place, BTreeMap<&str, (&Run, String)>> = BTreeMap::new();
     for run in runs {
         for found in list(&run.report, "moments") {
             let equal = found.get("equal").and_then(Value::as_bool);
@@ -228,25 +229,40 @@ fn moments(runs: &[Run]) -> Result<String> {
                 "`{}`: a restored program is not equal",
                 run.file
             );
-            let (_, modes) = rows
-                .entry(place(run, found)?)
-                .or_insert_with(|| (run, BTreeMap::new()));
             let restored = number(found, "restored").unwrap_or_default();
             let asked = list(found, "steps").len();
             let mode = text(found, "mode").unwrap_or_default();
+            let modes = rows.entry(place(run, found)?).or_default();
             modes
                 .entry(mode)
-                .or_insert_with(|| format!("{restored} of {asked}"));
+                .or_insert_with(|| (run, format!("{restored} of {asked}")));
         }
     }
-    let rows = rows.into_iter().map(|(place, (run, modes))| {
-        let cells = MODES.map(|mode| modes.get(mode).map_or("", String::as_str));
-        let gpu = gpu(run);
+    let rows = rows.into_iter().map(|(place, modes)| {
+        let cells = MODES.map(|mode| modes.get(mode).map_or("", |(_, count)| count));
+        let mut files: Vec<(&Run, Vec<&str>)> = Vec::new();
+        for mode in MODES {
+            let Some((run, _)) = modes.get(mode) else {
+                continue;
+            };
+            match files.iter_mut().find(|(other, _)| other.file == run.file) {
+                Some((_, modes)) => modes.push(mode),
+                None => files.push((run, vec![mode])),
+            }
+        }
+        let several = files.len() > 1;
+        let files = files.into_iter().map(|(run, modes)| {
+            let of = match several {
+                true => format!(" (`{}`)", modes.join("`, `")),
+                false => String::new(),
+            };
+            format!("{}, `{}`{of}", gpu(run), run.file)
+        });
         format!(
-            "| {} | {} | {gpu}, `{}` |",
+            "| {} | {} | {} |",
             PROGRAMS[place.0].1,
             cells.join(" | "),
-            run.file
+            files.collect::<Vec<_>>().join("; ")
         )
     });
     let head = format!(
@@ -441,7 +457,9 @@ mod tests {
         ];
         let made = moments(&all).unwrap();
         assert!(
-            made.contains("| 2 of 2 |  |  | 2 of 2 | H100, `b.json` |"),
+            made.contains(
+                "| 2 of 2 |  |  | 2 of 2 | H100, `a.json` (`cow`); H100, `b.json` (`stop`) |"
+            ),
             "{made}"
         );
         assert!(moments(&[run("c.json", report("cow", false))]).is_err());

@@ -6,7 +6,7 @@ use fermata_control::Paths;
 use fermata_store::Store;
 use fermata_store::image::{Image, check_name};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, USER};
 
 /// The image folder the user means: a path if it contains a slash, else a name in the folder of
 /// images. What is being written there, or removed, has names that no image has.
@@ -36,6 +36,20 @@ pub fn store_of(image: &Image) -> Result<Store, Failure> {
     Ok(image.find_store(&[Paths::find().store()])?)
 }
 
+/// Refuses an address such as `s3://bucket/images` where data is to be written: as a path it would be a folder named `s3:`.
+pub fn refuse_address(text: &Path) -> Result<(), Failure> {
+    let text = text.to_string_lossy();
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    let is_scheme = |it: &str| !it.is_empty() && it.chars().all(|c| c.is_ascii_alphanumeric());
+    if !scheme.is_some_and(is_scheme) {
+        return Ok(());
+    }
+    let message = format!("`{text}` is an address, and images are kept in folders");
+    Err(Failure::new(USER, message).hint(
+        "name a folder, and copy or mount it from there; the application library writes to object stores by itself",
+    ))
+}
+
 /// A path as the daemon can resolve it, from another working folder.
 pub fn absolute(text: &Path) -> PathBuf {
     if text.as_os_str().as_encoded_bytes().contains(&b'/') {
@@ -56,5 +70,16 @@ mod tests {
         }
         assert_eq!(image(Path::new("/a/heat-1")).ok(), Some("/a/heat-1".into()));
         assert!(image(Path::new("heat-1")).is_ok_and(|it| it.ends_with("heat-1")));
+    }
+
+    #[test]
+    fn addresses_are_no_folders() {
+        for text in ["s3://bucket/images", "https://host/x"] {
+            let failure = refuse_address(Path::new(text)).expect_err(text);
+            assert!(failure.message.contains(text), "{}", failure.message);
+        }
+        for text in ["images", "./s3:", "/data/a://b", "://x"] {
+            refuse_address(Path::new(text)).expect(text);
+        }
     }
 }

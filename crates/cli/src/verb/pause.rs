@@ -7,6 +7,7 @@ use fermata_report::units;
 
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::{Failure, USER};
+use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
@@ -32,6 +33,7 @@ pub struct Args {
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let daemon = Daemon::reach(printer)?;
+    args.to.as_deref().map_or(Ok(()), place::refuse_address)?;
     let to = args.to.map(std::path::absolute).transpose();
     let to = to.map_err(|error| {
         let text = format!("the folder of `--to` cannot be found: {error}");

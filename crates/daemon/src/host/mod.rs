@@ -489,8 +489,8 @@ fn nameless(folder: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
-    use std::process::{Command, Stdio};
-    use std::time::Duration;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
 
@@ -537,6 +537,78 @@ mod tests {
         assert!(copy.has_failed());
         drop(input);
         shell.wait().expect("it ends");
+    }
+
+    /// A process that stands still, its copy in a folder, and the tree of which it is all.
+    fn stopped() -> (tempfile::TempDir, Child, HostCopy, Tree) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let child = Command::new("sleep").arg("30").spawn().expect("started");
+        let uffd = fermata_hostmem::acquire(child.id()).expect("a userfaultfd");
+        let tracked = track(child.id(), uffd, dir.path()).expect("tracked");
+        let tracked = tracked.expect("it runs");
+        tracked.process.signal(Signal::STOP);
+        let mut copy = HostCopy {
+            processes: vec![tracked],
+            heirs: OnceLock::new(),
+            in_memory: false,
+            hopeless: false,
+            failed: AtomicBool::new(false),
+        };
+        copy.pass();
+        let tree = Tree::new(child.id());
+        (dir, child, copy, tree)
+    }
+
+    fn end(mut child: Child) {
+        child.kill().expect("killed");
+        child.wait().expect("it ends");
+    }
+
+    #[test]
+    fn what_criu_has_dumped_is_copied_while_it_dumps_the_next() {
+        let (dir, child, copy, tree) = stopped();
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_exact = || copy.processes[0].copy.lock().exact.is_some();
+        std::thread::scope(|scope| {
+            let _ends = tree.ends();
+            scope.spawn(|| copy.follow(&tree));
+            tree.asks(copy.processes[0].process, None);
+            assert!(!is_exact(), "CRIU dumps it now");
+            tree.asks(ProcessId::ENDED, None);
+            while !is_exact() {
+                assert!(Instant::now() < until);
+                std::thread::yield_now();
+            }
+        });
+        copy.last(child.id(), dir.path(), &tree).expect("exact");
+        // It would not be known what CRIU has done there meanwhile.
+        tree.asks(copy.processes[0].process, None);
+        let twice = copy.last(child.id(), dir.path(), &tree);
+        twice.expect_err("CRIU has come back to it");
+        assert!(copy.has_failed());
+        end(child);
+    }
+
+    #[test]
+    fn a_pass_that_fails_while_criu_dumps_fails_the_copy() {
+        let (dir, child, copy, tree) = stopped();
+        let Tracked { process, inner, .. } = copy.processes[0];
+        let left_out = LeftOut {
+            process,
+            inner,
+            from: None,
+            pages: vec![0x1000..0x2000, 0x3000..0x4000],
+        };
+        tree.asks(process, Some(&Arc::new(left_out)));
+        tree.asks(ProcessId::ENDED, None);
+        // It returns although nobody says that CRIU is done.
+        copy.follow(&tree);
+        tree.end();
+        let failure = copy.last(child.id(), dir.path(), &tree);
+        let failure = failure.expect_err("nobody knows what the copy has");
+        assert!(failure.message.contains("0x1000"), "{}", failure.message);
+        assert!(copy.has_failed());
+        end(child);
     }
 
     #[test]

@@ -379,6 +379,10 @@ pub struct Session {
     pub image: Option<PathBuf>,
     /// Why it is lost, or what else a user should know.
     pub note: Option<String>,
+    /// How often it was lost since its daemon knows it. A session of several processes is lost until the process whose worker
+    /// was lost has ended.
+    #[serde(default)]
+    pub losses: u32,
     /// Steps of its restore; none if it was not restored, or by a daemon that has ended since.
     #[serde(default)]
     pub phases: Vec<Phase>,

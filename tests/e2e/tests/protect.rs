@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
 use fermata_e2e::output::Output;
+use fermata_e2e::processes::look_up;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
 use serde_json::Value;
 
@@ -144,6 +145,40 @@ fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -
     // The user's command has got the same.
     let (told, events) = (std::fs::read_to_string(&told)?, protection.events()?);
     ensure!(told.lines().count() == events.len(), "{told}");
+    scene.close()
+}
+
+/// One of several processes, not the first, loses its worker, which ends it, and the others wait for it.
+#[test]
+fn a_protected_job_of_several_processes_survives_the_death_of_one() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("family")?;
+    let options = ["--steps", "400"];
+    let straight = scene.straight("family", &options)?;
+    let hold = scene.hold(300)?;
+    fermata.run_with(&hold, "family", Device::Soft, &program, &options)?;
+    scene.wait_steps("family", 1)?;
+    let mut protection = Protection::start(&scene, "family", &["--every", "0.5"])?;
+    for count in [1, 2] {
+        let images = protection.of("checkpoint")?.len();
+        protection.wait("checkpoint", images + 1)?;
+        let processes = fermata.session("family")?.processes;
+        ensure!(processes.len() == 3, "{processes:?}");
+        let last = processes.last().context("three processes")?;
+        kill_nine(&look_up(last.worker_pid).context("it runs")?)?;
+        protection.wait("restored", count)?;
+    }
+    let images = protection.of("checkpoint")?.len();
+    protection.wait("checkpoint", images + 1)?;
+    scene.let_go()?;
+    let status = protection.end()?;
+    ensure!(status == 0, "{status}: {}", protection.told()?);
+    let got = Output::parse(&fermata.log("family")?)?;
+    ensure!(
+        got.digest.is_some() && got.digest == straight.digest,
+        "{got:?} instead of {straight:?}"
+    );
     scene.close()
 }
 

@@ -135,6 +135,7 @@ impl Place {
             devices: Vec::new(),
             image: None,
             note: None,
+            losses: 0,
             phases: Vec::new(),
             arrival: None,
             paused: None,

@@ -35,6 +35,7 @@ impl Session {
             devices: inner.devices.clone(),
             image: self.image.clone(),
             note: self.note(&inner),
+            losses: inner.losses,
             phases: inner.phases.clone(),
             arrival: inner.behind.as_ref().map(Behind::arrival),
             paused: paused.map(|it| it.data.clone()),

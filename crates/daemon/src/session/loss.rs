@@ -72,6 +72,7 @@ impl Inner {
         }
         // The data of a paused session is in its entry, not in its workers.
         if !matches!(self.state, SessionState::Exited | SessionState::Paused) {
+            self.losses += u32::from(self.state != SessionState::Lost);
             self.state = SessionState::Lost;
             self.note = Some(reason.to_owned());
         }

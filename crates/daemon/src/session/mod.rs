@@ -170,6 +170,8 @@ pub struct Inner {
     pub failure: Option<Failure>,
     /// For users.
     pub note: Option<String>,
+    /// How often it was lost.
+    pub losses: u32,
     /// Whether the program has said that it is ready.
     pub ready: bool,
     /// Workers whose processes have ended during a checkpoint: they end when the checkpoint has.
@@ -581,6 +583,7 @@ impl Inner {
             soft: None,
             devices: Vec::new(),
             note: None,
+            losses: 0,
             ready: false,
         }
     }

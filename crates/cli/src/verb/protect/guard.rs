@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::costs::Costs;
 use super::events::Events;
-use super::images::{Images, News};
+use super::images::{Images, News, remove};
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::{DAMAGED, Failure, LOCKED, NOT_FOUND, USER};
 use crate::printer::Printer;
@@ -58,6 +58,8 @@ pub struct Guard {
     /// All of them.
     seen: usize,
     orphaned: Option<Instant>,
+    /// How often the session was lost before it was guarded, or restored.
+    losses: u32,
 }
 
 /// What the watch has ended with.
@@ -91,8 +93,10 @@ impl Guard {
             failures: Vec::new(),
             seen: 0,
             orphaned: None,
+            losses: 0,
         };
         let session = guard.session()?;
+        guard.losses = session.losses;
         if session.state == SessionState::Exited {
             let text = format!("session `{}` has ended", guard.name);
             return Err(Failure::new(NOT_FOUND, text).hint("`fermata ps` lists the sessions"));
@@ -133,7 +137,9 @@ impl Guard {
                     }
                 },
                 Seen::Broken(what, session) => {
-                    let why = session.note.clone().unwrap_or_default();
+                    let why = session.note.clone();
+                    let why =
+                        why.unwrap_or_else(|| "it was lost, and its process has ended".into());
                     self.recover(what, &why, Some(&session))?;
                 }
                 Seen::Gone => self.recover("daemon", "does not know the session any more", None)?,
@@ -157,6 +163,10 @@ impl Guard {
                     if since.elapsed() > ORPHANED {
                         return Ok(Seen::Broken("daemon", Box::new(session)));
                     }
+                }
+                // A process whose worker was lost has ended since. The others may wait for it.
+                SessionState::Running if session.losses > self.losses => {
+                    return Ok(Seen::Broken("worker", Box::new(session)));
                 }
                 SessionState::Running => {
                     self.orphaned = None;
@@ -186,6 +196,8 @@ impl Guard {
             tcp_close: self.allowed.tcp_close,
         });
         match self.ask(verb) {
+            // It may lack a process, for which the others wait. One that cannot be removed is passed over all the same.
+            Ok(FromDaemon::Checkpointed(done)) if self.was_lost() => drop(remove(&done.image)),
             Ok(FromDaemon::Checkpointed(done)) => self.taken(&done, begun),
             Ok(other) => return Err(unexpected(&other)),
             // Before anything is protected, what stands in the way is an error.
@@ -200,6 +212,12 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Whether a worker was lost since the session was guarded, or restored.
+    fn was_lost(&mut self) -> bool {
+        let losses = self.losses;
+        self.session().is_ok_and(|it| it.losses > losses)
     }
 
     fn taken(&mut self, done: &Checkpointed, begun: Instant) {
@@ -226,6 +244,7 @@ impl Guard {
     fn recover(&mut self, what: &str, why: &str, session: Option<&Session>) -> Result<(), Failure> {
         let died = Instant::now();
         self.orphaned = None;
+        self.losses = 0;
         self.costs.failure();
         self.seen += 1;
         let log = session.and_then(|it| self.save_log(&it.log));

@@ -235,7 +235,8 @@ fn is_whole(path: &Path) -> bool {
     whole && image.check_listed().is_ok()
 }
 
-fn remove(path: &Path) -> Result<(), Failure> {
+/// Removes an image.
+pub fn remove(path: &Path) -> Result<(), Failure> {
     let image = Image::open(path)?;
     let store = Store::open(image.store(), false).ok();
     image::rm(path, store.as_ref())?;

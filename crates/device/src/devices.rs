@@ -121,6 +121,14 @@ impl Driver {
         Ok(value)
     }
 
+    /// Whether device `from` can reach the memory of device `to`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn can_reach(&self, from: u32, to: u32) -> Result<bool> {
+        self.can_access(self.device(from)?, to)
+    }
+
     fn can_access(&self, device: cu::CUdevice, peer: u32) -> Result<bool> {
         let peer = self.device(peer)?;
         let mut can = 0;

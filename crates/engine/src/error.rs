@@ -100,6 +100,16 @@ pub enum EngineError {
     /// The multiprocessors of a device lie elsewhere than the program was told.
     #[error("{0}")]
     Places(String),
+    /// Two devices do not reach each other's memory, and those of the program did.
+    #[error(
+        "GPU {from} of the program cannot reach the memory of its GPU {to}, as it did at the checkpoint"
+    )]
+    Peers {
+        /// Index of the one, as the program numbers them.
+        from: u32,
+        /// Of the other.
+        to: u32,
+    },
     /// Host memory for the session cannot be made.
     #[error("cannot map host region {address:#x} of {size} bytes: {source}")]
     HostRegion {
@@ -166,7 +176,8 @@ impl EngineError {
             }
             | Self::Unsuitable(_)
             | Self::Moved(_)
-            | Self::Places(_) => ErrorKind::Host,
+            | Self::Places(_)
+            | Self::Peers { .. } => ErrorKind::Host,
             Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
             Self::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,

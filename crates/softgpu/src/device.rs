@@ -67,6 +67,11 @@ impl Drop for Charge {
 }
 
 impl Device {
+    /// Whether it reaches the memory of another one.
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.ordinal != other.ordinal && self.settings.no_peers == 0
+    }
+
     /// The device number `ordinal`.
     pub fn new(ordinal: i32, settings: Arc<Settings>) -> Arc<Self> {
         Arc::new(Self {

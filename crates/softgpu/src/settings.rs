@@ -18,6 +18,7 @@
 //! | `FAIL_ALLOC` | the n-th allocation of device memory fails for want of memory; 0: none | 0 |
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
 //! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
+//! | `NO_PEERS` | 1: no GPU reaches the memory of another | 0 |
 //! | `DIRTY_ARRAYS` | 1: new arrays are not zero, as those of a GPU need not be | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
 //! | `PLACES` | how many pairs of multiprocessors each cluster of processors has, as `3,5`: a device of 16 multiprocessors has 8. Libraries are told where each lies | they are told nothing |
@@ -71,6 +72,8 @@ pub struct Settings {
     pub flip_copies: u64,
     /// Whether new arrays are not zero, if not 0.
     pub dirty_arrays: u64,
+    /// Whether no GPU reaches the memory of another.
+    pub no_peers: u64,
     /// Number of the launch at which the device is lost, from 1; 0 is none.
     pub lose_device: u64,
     /// Pairs of multiprocessors in each cluster of processors, if it is told.
@@ -100,6 +103,7 @@ impl Default for Settings {
             fail_copy: 0,
             flip_copies: 0,
             dirty_arrays: 0,
+            no_peers: 0,
             lose_device: 0,
             places: None,
             shared: None,
@@ -140,6 +144,7 @@ impl Settings {
         number("FAIL_COPY", &mut settings.fail_copy)?;
         number("FLIP_COPIES", &mut settings.flip_copies)?;
         number("DIRTY_ARRAYS", &mut settings.dirty_arrays)?;
+        number("NO_PEERS", &mut settings.no_peers)?;
         number("LOSE_DEVICE", &mut settings.lose_device)?;
         settings.devices = usize::try_from(devices)
             .ok()

@@ -187,6 +187,28 @@ fn fewer_gpus_than_the_program_has_are_refused_and_nothing_is_left() -> Result<(
 }
 
 #[test]
+fn gpus_that_do_not_reach_each_other_are_refused_where_those_of_the_program_did() -> Result<()> {
+    let scene = Scene::new()?;
+    image(&scene, "0,1")?;
+    scene.kill_daemon()?;
+    let apart = [("FERMATA_SOFTGPU_NO_PEERS", "1")];
+    let started = scene.fermata().call_with(&["ps"], &apart)?;
+    started.success("fermata ps")?;
+    let refused = scene.try_restore("image", "apart")?;
+    ensure!(refused.status == 13, "{}", refused.status);
+    for word in ["GPU 0", "GPU 1", "cannot reach", "--gpus"] {
+        ensure!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
+    }
+    scene.kill_daemon()?;
+    scene
+        .try_restore("image", "whole")?
+        .success("fermata restore")?;
+    scene.let_go()?;
+    scene.check_ends_as("whole", &scene.straight(PROGRAM, OPTIONS)?)?;
+    scene.close()
+}
+
+#[test]
 fn a_session_sees_the_gpus_that_its_user_names() -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();

@@ -428,6 +428,13 @@ pub const SETTINGS: &[Setting] = &[
         "0",
     ),
     setting(
+        "FERMATA_SOFTGPU_NO_PEERS",
+        Worker,
+        Number,
+        "tests: anything but 0: no device of the software GPU reaches the memory of another",
+        "0",
+    ),
+    setting(
         "FERMATA_SOFTGPU_LOSE_DEVICE",
         Worker,
         Number,

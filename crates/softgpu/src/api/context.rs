@@ -277,7 +277,7 @@ api! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        if peer.device.ordinal == context.device.ordinal {
+        if !context.device.reaches(&peer.device) {
             return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
         }
         if !context.peers.lock().insert(peer.id) {

@@ -92,7 +92,7 @@ api! {
     fn cuDeviceCanAccessPeer(answer: Out<c_int>, device: cu::CUdevice, peer: cu::CUdevice) {
         let driver = driver()?;
         let (device, peer) = (driver.device(device)?, driver.device(peer)?);
-        answer.set(c_int::from(device.ordinal != peer.ordinal))
+        answer.set(c_int::from(device.reaches(peer)))
     }
 
     fn cuDeviceGetP2PAttribute(
@@ -102,14 +102,16 @@ api! {
         to: cu::CUdevice,
     ) {
         let driver = driver()?;
-        if driver.device(from)?.ordinal == driver.device(to)?.ordinal {
+        let (from, to) = (driver.device(from)?, driver.device(to)?);
+        if from.ordinal == to.ordinal {
             return Err(INVALID_DEVICE);
         }
+        let reaches = c_int::from(from.reaches(to));
         value.set(match id {
             cu::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
             cu::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
             | cu::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-            | cu::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => 1,
+            | cu::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED => reaches,
             cu::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
             _ => return Err(INVALID_VALUE),
         })

@@ -21,6 +21,7 @@ pub(in crate::restore) fn without_memory(
     live: &mut Live,
     steps: &mut Steps,
 ) -> Result<(), EngineError> {
+    check_reach(session, live)?;
     first_contexts(session, live)?;
     // Modules come before any other memory, so that the driver chooses the same addresses as before. Contexts that were
     // made between modules are made at the same point again.
@@ -90,6 +91,33 @@ fn context(session: &Session, live: &mut Live, handle: ContextId) -> Result<(), 
         set.map_err(EngineError::driver(format!(
             "set limit {limit} of context {handle:#x}"
         )))?;
+    }
+    Ok(())
+}
+
+/// Refuses devices that do not reach each other's memory, where those of the program do.
+///
+/// # Errors
+/// [`EngineError::Peers`], which names two.
+fn check_reach(session: &Session, live: &Live) -> Result<(), EngineError> {
+    let mut reached = BTreeSet::new();
+    for (_, context) in session.contexts.iter() {
+        let peers = context.peers.iter();
+        let peers = peers.filter_map(|it| session.contexts.get(*it).ok());
+        reached.extend(peers.map(|peer| (context.device, peer.device)));
+    }
+    for (_, mapping) in session.mappings.iter() {
+        if let Ok(memory) = session.memories.get(mapping.memory) {
+            let by = mapping.access.iter().filter(|(_, flags)| **flags != 0);
+            reached.extend(by.map(|(from, _)| (*from, memory.device)));
+        }
+    }
+    for (from, to) in reached.into_iter().filter(|(from, to)| from != to) {
+        let can = live.driver.can_reach(from, to);
+        let asked = || format!("ask whether device {from} reaches the memory of device {to}");
+        if !can.map_err(EngineError::driver(asked()))? {
+            return Err(EngineError::Peers { from, to });
+        }
     }
     Ok(())
 }

@@ -37,8 +37,8 @@ pub fn store_of(image: &Image) -> Result<Store, Failure> {
 }
 
 /// Refuses an address such as `s3://bucket/images` where data is to be written: as a path it would be a folder named `s3:`.
-pub fn refuse_address(text: &Path) -> Result<(), Failure> {
-    let text = text.to_string_lossy();
+pub fn refuse_address(text: Option<&Path>) -> Result<(), Failure> {
+    let text = text.map(Path::to_string_lossy).unwrap_or_default();
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     let is_scheme = |it: &str| !it.is_empty() && it.chars().all(|c| c.is_ascii_alphanumeric());
     if !scheme.is_some_and(is_scheme) {
@@ -75,11 +75,11 @@ mod tests {
     #[test]
     fn addresses_are_no_folders() {
         for text in ["s3://bucket/images", "https://host/x"] {
-            let failure = refuse_address(Path::new(text)).expect_err(text);
+            let failure = refuse_address(Some(Path::new(text))).expect_err(text);
             assert!(failure.message.contains(text), "{}", failure.message);
         }
         for text in ["images", "./s3:", "/data/a://b", "://x"] {
-            refuse_address(Path::new(text)).expect(text);
+            refuse_address(Some(Path::new(text))).expect(text);
         }
     }
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
-use fermata_e2e::output::Output;
 use fermata_e2e::processes::look_up;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
 use serde_json::Value;
@@ -136,11 +135,7 @@ fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -
     scene.let_go()?;
     let status = protection.end()?;
     ensure!(status == 0, "{status}: {}", protection.told()?);
-    let got = Output::parse(&fermata.log("heat")?)?;
-    ensure!(
-        got.digest.is_some() && got.digest == straight.digest,
-        "{got:?} instead of {straight:?}"
-    );
+    scene.check_ends_as("heat", &straight)?;
     ensure!(protection.of("ended")?.len() == 1, "{}", protection.told()?);
     // The user's command has got the same.
     let (told, events) = (std::fs::read_to_string(&told)?, protection.events()?);
@@ -174,11 +169,7 @@ fn a_protected_job_of_several_processes_survives_the_death_of_one() -> Result<()
     scene.let_go()?;
     let status = protection.end()?;
     ensure!(status == 0, "{status}: {}", protection.told()?);
-    let got = Output::parse(&fermata.log("family")?)?;
-    ensure!(
-        got.digest.is_some() && got.digest == straight.digest,
-        "{got:?} instead of {straight:?}"
-    );
+    scene.check_ends_as("family", &straight)?;
     scene.close()
 }
 

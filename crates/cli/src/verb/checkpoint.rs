@@ -60,10 +60,8 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    place::refuse_address(args.output.as_deref())?;
     let daemon = Daemon::reach(printer)?;
-    args.output
-        .as_deref()
-        .map_or(Ok(()), place::refuse_address)?;
     let output = args.output.as_deref().map(place::absolute);
     let verb = Verb::Checkpoint(user::Checkpoint {
         session: args.session,

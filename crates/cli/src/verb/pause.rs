@@ -32,8 +32,8 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    place::refuse_address(args.to.as_deref())?;
     let daemon = Daemon::reach(printer)?;
-    args.to.as_deref().map_or(Ok(()), place::refuse_address)?;
     let to = args.to.map(std::path::absolute).transpose();
     let to = to.map_err(|error| {
         let text = format!("the folder of `--to` cannot be found: {error}");

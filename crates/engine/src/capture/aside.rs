@@ -3,20 +3,21 @@
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
 use fermata_device::{Driver, DriverError, StreamHandle};
 
-use super::map::{ChunkMap, Slot, address_of};
+use super::map::{Slot, address_of};
+use crate::protocol::Piece;
 
-/// Copies pieces to their slots, adjacent ones in one copy. Variables are copied one by one: those of two modules may be
+/// Copies pieces, which are told by their index, to their slots, adjacent ones in one copy. Variables are copied one by one: those of two modules may be
 /// adjacent, and a driver does not copy from two of its own allocations at once.
 pub(crate) fn copy_aside(
     driver: &Driver,
-    map: &ChunkMap,
+    piece: impl Fn(usize) -> Piece,
     aside: &[(usize, Slot)],
     stream: StreamHandle,
 ) -> Result<(), DriverError> {
     let mut run: Option<(u64, Address, u64)> = None;
     for (index, to) in aside {
-        let piece = map.piece(*index);
-        let (from, bytes) = (address_of(piece), piece.len as u64);
+        let piece = piece(*index);
+        let (from, bytes) = (address_of(&piece), piece.len as u64);
         let ours = (DEVICE_BASE..DEVICE_END).contains(&from);
         match &mut run {
             Some((run_to, run_from, len))

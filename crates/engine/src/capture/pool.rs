@@ -95,7 +95,6 @@ impl DevicePool {
     /// The driver fails in another way than by having too little memory.
     pub(crate) fn new(driver: &Arc<Driver>, place: Place) -> Result<Self, EngineError> {
         let (device, base, wanted) = (place.device, place.base, place.bytes);
-        let bytes = room(driver, &place)?.min(wanted);
         let operation = format!("set {wanted} bytes of device {device} aside");
         let mut pool = Self {
             driver: Arc::clone(driver),
@@ -106,18 +105,16 @@ impl DevicePool {
             memory: Vec::new(),
             slots: Slots::default(),
         };
-        if bytes == 0 {
-            return Ok(pool);
-        }
         let Some(place) = &pool.place else {
             return Ok(pool);
         };
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let mut at = 0;
-        while at < bytes {
-            let len = PIECE.min(bytes - at);
+        // A piece that is short is the last.
+        while at < wanted && at.is_multiple_of(PIECE) {
             // Pools of other workers may be made at the same time.
-            if room(driver, place)? < len {
+            let len = PIECE.min(wanted - at).min(room(driver, place)?);
+            if len == 0 {
                 break;
             }
             let memory = match driver.create_memory(device, len) {
@@ -136,7 +133,9 @@ impl DevicePool {
             at += len;
             breathe(BREATH);
         }
-        pool.slots.free.insert(0, at);
+        if at > 0 {
+            pool.slots.free.insert(0, at);
+        }
         Ok(pool)
     }
 

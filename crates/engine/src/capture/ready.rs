@@ -115,11 +115,8 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     }
     let mut places = Vec::new();
     for (device, needed) in bytes.iter().filter(|_| wish.way != Some(Way::Recopy)) {
-        let wanted = match wish.way {
-            Some(Way::Cow) => (*needed).min(wish.pool_bytes.unwrap_or(u64::MAX)),
-            _ => *needed,
-        };
-        let bytes = wanted.next_multiple_of(PAGE);
+        // `prepare` limits what `cow` takes.
+        let bytes = needed.next_multiple_of(PAGE);
         if bytes > 0 {
             let base = site.live.space.reserve(bytes, 0, 0);
             places.push(Place {

@@ -1,6 +1,6 @@
 //! The part of a capture in the stop: copies everything on the devices, or hashes it, and reads what no gate can watch.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use fermata_store::moments;
 use fermata_terms::{Step, Way};
 
 use super::aside::copy_aside;
-use super::map::{ChunkMap, Mark, Slot, address_of, device_of};
+use super::map::{ChunkMap, Mark, Slot, device_of};
 use super::pool::{DevicePool, of_device};
 use super::reference::Reference;
 use super::tools::Tools;
@@ -136,7 +136,7 @@ fn aside_all(
 ) -> Result<Option<ChunkMap>, EngineError> {
     let from = Instant::now();
     let mut map = ChunkMap::unknown(&site.session, plan);
-    let mut aside: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
+    let mut aside = Aside::new();
     for index in map.indices() {
         let piece = *map.piece(index);
         let device = device_of(&piece);
@@ -149,24 +149,33 @@ fn aside_all(
         aside.entry(device).or_default().push((index, slot));
     }
     // Host memory is read meanwhile.
-    put_aside(site, &mut map, aside, |site| {
-        tools.signals.hurry(true);
-        take_unwatched(site, &mut tools.sink, plan)?;
-        tools.signals.hurry(false);
-        Ok(())
-    })?;
+    put_aside(
+        site,
+        |index| *map.piece(index),
+        &aside,
+        |site| {
+            tools.signals.hurry(true);
+            take_unwatched(site, &mut tools.sink, plan)?;
+            tools.signals.hurry(false);
+            Ok(())
+        },
+    )?;
+    isolate(&mut map, aside);
     steps.add("aside", from, device_bytes(plan));
     Ok(Some(map))
 }
 
-/// Returns slots that nothing was copied to: by device, each with its piece's index in `map`.
-fn put_back(pools: &mut [DevicePool], map: &ChunkMap, aside: &BTreeMap<u32, Vec<(usize, Slot)>>) {
+/// Returns slots that nothing was copied to, of pieces of `map`.
+fn put_back(pools: &mut [DevicePool], map: &ChunkMap, aside: &Aside) {
     for pool in pools {
         for (index, slot) in aside.get(&pool.device()).into_iter().flatten() {
             pool.put(*slot, map.piece(*index).len as u64);
         }
     }
 }
+
+/// Slots of a device's pool, by device, each with the index of a piece.
+type Aside = BTreeMap<u32, Vec<(usize, Slot)>>;
 
 /// The mark of copies that are complete.
 const PASSED: Mark = Mark::MAX;
@@ -181,11 +190,10 @@ fn known_all(
     let from = Instant::now();
     let by_content = tools.validation.by.by_content();
     tools.signals.hurry(true);
-    let variables = small_variables(site, plan);
-    let mut slots = BTreeMap::new();
+    let mut variables = BTreeMap::new();
     let mut unwatched = |site: &mut Site| {
         take_unwatched(site, &mut tools.sink, plan)?;
-        slots = variables_aside(site, &mut tools.pools, plan, &variables)?;
+        variables = variables_aside(site, &mut tools.pools, plan)?;
         Ok(())
     };
     let (digests, from) = if by_content {
@@ -196,102 +204,85 @@ fn known_all(
         unwatched(site)?;
         (vec![Digest::Unknown; plan.len()], from)
     };
-    let mut now = Vec::new();
-    let mut watched = Vec::new();
-    let mut copied = Vec::new();
-    let mut aside: BTreeMap<u32, Vec<(usize, Slot)>> = BTreeMap::new();
+    let (mut now, mut watched) = (Vec::new(), Vec::new());
+    let (mut copied, mut aside) = (Aside::new(), Aside::new());
     let pieces = plan.iter().zip(digests).enumerate();
     for (at, (piece, digest)) in pieces.filter(|(_, (piece, _))| piece.is_on_device()) {
         let order = Order {
             piece: *piece,
             digest,
         };
-        let (device, bytes) = (device_of(piece), piece.len as u64);
-        let mut at_once = tools.sink.has(&order);
-        if variables.contains(&at) {
-            match slots.remove(&at) {
+        let (device, bytes, index) = (device_of(piece), piece.len as u64, watched.len());
+        let is_shared = || site.session.sharing.shared.contains_key(&piece.buffer);
+        let is_known = tools.sink.has(&order);
+        let at_once = match variables.get(&at) {
+            Some(Some(slot)) if is_known => {
                 // Nothing of it has to be copied any more.
-                Some(slot) if at_once => {
-                    if let Some(pool) = of_device(&mut tools.pools, device) {
-                        pool.put(slot, bytes);
-                    }
+                if let Some(pool) = of_device(&mut tools.pools, device) {
+                    pool.put(*slot, bytes);
                 }
-                Some(slot) => copied.push((watched.len(), slot)),
-                None => at_once = true,
+                true
             }
-        } else if !at_once && site.session.sharing.shared.contains_key(&piece.buffer) {
+            Some(Some(slot)) => {
+                copied.entry(device).or_default().push((index, *slot));
+                false
+            }
+            Some(None) => true,
+            None if is_known => true,
             // Other processes may write the buffer, and this worker's gate does not see their operations.
-            match slot_of_unwatched(&mut tools.pools, device, bytes) {
-                Some(slot) => aside.entry(device).or_default().push((watched.len(), slot)),
-                None => at_once = true,
-            }
-        } else if by_content && digest == Digest::Unknown {
-            // Its device cannot hash it, so it could not be validated by content later.
-            at_once = true;
-        }
+            None if is_shared() => match slot_of_unwatched(&mut tools.pools, device, bytes) {
+                Some(slot) => {
+                    aside.entry(device).or_default().push((index, slot));
+                    false
+                }
+                None => true,
+            },
+            // What its device cannot hash could not be validated by content later.
+            None => by_content && digest == Digest::Unknown,
+        };
         if at_once {
             now.push(order);
         }
         watched.push((*piece, digest, !at_once));
     }
     let mut map = ChunkMap::new(&site.session, &watched);
-    for (index, slot) in copied {
-        map.set_isolated(index, slot, PASSED);
-    }
-    put_aside(site, &mut map, aside, |_| {
-        tools.sink.take(&mut now.into_iter(), &mut |_| {})
-    })?;
+    isolate(&mut map, copied);
+    put_aside(
+        site,
+        |index| *map.piece(index),
+        &aside,
+        |_| tools.sink.take(&mut now.into_iter(), &mut |_| {}),
+    )?;
+    isolate(&mut map, aside);
     tools.signals.hurry(false);
     steps.add("copy", from, 0);
     Ok(map)
 }
 
-/// Which pieces of a plan are of variables; none if they have more than [`VARIABLES`] bytes.
-fn small_variables(site: &Site, plan: &[Piece]) -> BTreeSet<usize> {
-    let of_variables = variable_buffers(site);
-    let pieces = plan.iter().enumerate();
-    let of_variables = pieces.filter(|(_, piece)| of_variables.contains(&piece.buffer));
-    let bytes = |(_, piece): (usize, &Piece)| piece.len as u64;
-    match of_variables.clone().map(bytes).sum::<u64>() <= VARIABLES {
-        true => of_variables.map(|(at, _)| at).collect(),
-        false => BTreeSet::new(),
-    }
-}
-
-/// Copies these pieces of a plan to the pools, as far as there is room. Returns their slots when all copies are complete.
+/// Copies variables to the pools, if they have at most [`VARIABLES`] bytes in all, as far as there is room. Returns the slot of each,
+/// by its piece's index in the plan, when all copies are complete.
 fn variables_aside(
     site: &mut Site,
     pools: &mut [DevicePool],
     plan: &[Piece],
-    variables: &BTreeSet<usize>,
-) -> Result<BTreeMap<usize, Slot>, EngineError> {
-    let mut slots = BTreeMap::new();
-    let mut by_device: BTreeMap<u32, Vec<(Slot, &Piece)>> = BTreeMap::new();
-    for (at, piece) in variables
-        .iter()
-        .filter_map(|at| Some((*at, plan.get(*at)?)))
-    {
+) -> Result<BTreeMap<usize, Option<Slot>>, EngineError> {
+    let of_variables = variable_buffers(site);
+    let pieces = plan.iter().enumerate();
+    let variables = pieces.filter(|(_, piece)| of_variables.contains(&piece.buffer));
+    let bytes = variables.clone().map(|(_, piece)| piece.len as u64);
+    if bytes.sum::<u64>() > VARIABLES {
+        return Ok(BTreeMap::new());
+    }
+    let (mut slots, mut aside) = (BTreeMap::new(), Aside::new());
+    for (at, piece) in variables {
         let device = device_of(piece);
-        if let Some(slot) = slot_of_unwatched(pools, device, piece.len as u64) {
-            slots.insert(at, slot);
-            by_device.entry(device).or_default().push((slot, piece));
+        let slot = slot_of_unwatched(pools, device, piece.len as u64);
+        slots.insert(at, slot);
+        if let Some(slot) = slot {
+            aside.entry(device).or_default().push((at, slot));
         }
     }
-    for (device, pieces) in by_device {
-        let entered = site.live.enter_device(device).map(|_| ());
-        let driver = &site.live.driver;
-        let copied = entered.and_then(|()| {
-            pieces.iter().try_for_each(|(slot, piece)| {
-                let from = address_of(piece).raw();
-                driver.copy(*slot, from, piece.len as u64, StreamHandle::LEGACY)
-            })
-        });
-        // Also after a failure: the pool is released then, so no copy into it may be under way.
-        let ended = driver.synchronize_stream(StreamHandle::LEGACY);
-        copied
-            .and(ended)
-            .map_err(EngineError::driver("copy variables on their device"))?;
-    }
+    put_aside(site, |at| plan[at], &aside, |_| Ok(()))?;
     Ok(slots)
 }
 
@@ -301,31 +292,34 @@ fn slot_of_unwatched(pools: &mut [DevicePool], device: u32, bytes: u64) -> Optio
     pool?.take(bytes)
 }
 
-/// Copies pieces to their slots, by device, and does `meanwhile`. Returns when all copies are complete.
+/// Copies pieces, which `piece` tells by their index, to their slots, and does `meanwhile`. Returns when all copies are complete.
 fn put_aside(
     site: &mut Site,
-    map: &mut ChunkMap,
-    aside: BTreeMap<u32, Vec<(usize, Slot)>>,
+    piece: impl Fn(usize) -> Piece,
+    aside: &Aside,
     meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let failed = || EngineError::driver("copy the session on its device");
     let begun = aside.iter().try_for_each(|(device, aside)| {
         site.live.enter_device(*device)?;
-        copy_aside(&site.live.driver, map, aside, StreamHandle::LEGACY)
+        copy_aside(&site.live.driver, &piece, aside, StreamHandle::LEGACY)
     });
     let done = begun.map_err(failed()).and_then(|()| meanwhile(site));
-    // Also after a failure: the pool is released then, so no copy into it may be under way.
-    for (device, aside) in aside {
+    // Also after a failure: the pools are released then, so no copy into them may be under way.
+    let mut ended = Ok(());
+    for device in aside.keys() {
         site.live.forget_current();
-        site.live
-            .enter_device(device)
-            .and_then(|_| site.live.driver.synchronize_context())
-            .map_err(failed())?;
-        for (index, slot) in aside {
-            map.set_isolated(index, slot, PASSED);
-        }
+        let entered = site.live.enter_device(*device);
+        ended = ended.and(entered.and_then(|_| site.live.driver.synchronize_context()));
     }
-    done
+    done.and(ended.map_err(failed()))
+}
+
+/// Marks pieces as copied to their slots.
+fn isolate(map: &mut ChunkMap, aside: Aside) {
+    for (index, slot) in aside.into_values().flatten() {
+        map.set_isolated(index, slot, PASSED);
+    }
 }
 
 fn variable_buffers(site: &Site) -> HashSet<u64> {

@@ -272,7 +272,7 @@ impl Watch {
                 stream,
                 passed: false,
             });
-            copy_aside(&driver, &inner.map, &aside, copies)?;
+            copy_aside(&driver, |index| *inner.map.piece(index), &aside, copies)?;
             driver.record_event(inner.marks[mark].event, copies, 0)?;
             site.live.enter(stream.context)?;
             driver.stream_wait(handle, inner.marks[mark].event, 0)?;

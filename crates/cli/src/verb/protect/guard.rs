@@ -165,7 +165,7 @@ impl Guard {
                     }
                 }
                 // A process whose worker was lost has ended since. The others may wait for it.
-                SessionState::Running if session.losses > self.losses => {
+                SessionState::Running if self.has_lost(&session) => {
                     return Ok(Seen::Broken("worker", Box::new(session)));
                 }
                 SessionState::Running => {
@@ -197,7 +197,11 @@ impl Guard {
         });
         match self.ask(verb) {
             // It may lack a process, for which the others wait. One that cannot be removed is passed over all the same.
-            Ok(FromDaemon::Checkpointed(done)) if self.was_lost() => drop(remove(&done.image)),
+            Ok(FromDaemon::Checkpointed(done))
+                if self.session().is_ok_and(|it| self.has_lost(&it)) =>
+            {
+                drop(remove(&done.image));
+            }
             Ok(FromDaemon::Checkpointed(done)) => self.taken(&done, begun),
             Ok(other) => return Err(unexpected(&other)),
             // Before anything is protected, what stands in the way is an error.
@@ -214,10 +218,9 @@ impl Guard {
         Ok(())
     }
 
-    /// Whether a worker was lost since the session was guarded, or restored.
-    fn was_lost(&mut self) -> bool {
-        let losses = self.losses;
-        self.session().is_ok_and(|it| it.losses > losses)
+    /// Whether it has lost a worker since it was guarded, or restored.
+    fn has_lost(&self, session: &Session) -> bool {
+        session.losses > self.losses
     }
 
     fn taken(&mut self, done: &Checkpointed, begun: Instant) {

@@ -92,7 +92,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(Some(&args.name))?;
-    args.to.as_deref().map_or(Ok(()), place::refuse_address)?;
+    place::refuse_address(args.to.as_deref())?;
     let folder = match &args.to {
         Some(folder) => std::path::absolute(folder)
             .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))?,

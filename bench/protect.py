@@ -1,8 +1,9 @@
 """A program under `fermata protect` that is made to fail again and again: does it end with the right bytes, and what did it cost?
 
-    bench/protect.py REPORT.json [--minutes 60] [--failures 30] [--device gpu|soft] [--seed 1]
+    bench/protect.py REPORT.json [--program heat2d|transformer] [--minutes 60] [--failures 30] [--device gpu|soft] [--seed 1]
 
-`heat2d` runs for about MINUTES, were nothing to happen to it. Its process, its worker or the daemon is killed FAILURES times in all,
+The program runs for about MINUTES, were nothing to happen to it: `heat2d`, or the PyTorch training of
+`programs/transformer.py` (on the software GPU, with the packages of `tools/setup.sh torch`). Its process, its worker or the daemon is killed FAILURES times in all,
 at random moments, exponentially distributed; on the software GPU the device is lost as well, whenever a worker lives twice as long
 as the mean time between two of these. `protect` takes images at the interval that it finds (`--every auto`). The report has every
 event but those of images, and: whether the digest is that of a run that went through; seconds of work that were done twice, beside half an interval for
@@ -19,11 +20,28 @@ import signal
 import subprocess
 import time
 
-from measure import FERMATA, TREE, Daemon, facts, wait_for
+from measure import FERMATA, HERE, TREE, Daemon, facts, wait_for
 
-# Steps between two lines of the program, each of which is followed by a pause of a second.
-EVERY = 20
-NAME = "heat"
+NAME = "protected"
+# How each program is called, what makes it print every so many steps, and about how many kernels it launches between two
+# of these lines. A pause of a second follows each.
+PROGRAMS = {
+    "heat2d": {"words": [TREE / "programs" / "heat2d", "--size", "512"], "every": 20, "launches": 20},
+    "transformer": {"words": ["python3", HERE.parent / "programs" / "transformer.py"], "every": 1, "launches": 40},
+}
+
+
+def variables(work):
+    """What PyTorch needs on the software GPU (docs/softgpu.md)."""
+    packages, soft = HERE.parent / ".deps", TREE / "lib" / "softgpu"
+    headers = packages / "python-headers" / "usr" / "include"
+    return {
+        "PYTHONPATH": str(packages / "torch"), "PYTHONDONTWRITEBYTECODE": "", "LD_LIBRARY_PATH": str(soft),
+        "CPATH": ":".join(map(str, [*headers.glob("*"), headers])),
+        "TRITON_PTXAS_PATH": str(soft / "ptxas"), "TRITON_PTXAS_BLACKWELL_PATH": str(soft / "ptxas"),
+        "TRITON_CACHE_DIR": str(work / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(work / "compiled"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
 
 
 class Protection:
@@ -101,6 +119,7 @@ def digest(text):
 def main():
     known = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known.add_argument("report", type=pathlib.Path)
+    known.add_argument("--program", choices=list(PROGRAMS), default="heat2d")
     known.add_argument("--minutes", type=float, default=60)
     known.add_argument("--failures", type=int, default=30)
     known.add_argument("--device", choices=["gpu", "soft"], default="gpu")
@@ -108,19 +127,25 @@ def main():
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-protect"))
     given = known.parse_args()
     chance, gap = random.Random(given.seed), given.minutes * 60 / given.failures
+    program = PROGRAMS[given.program]
     # It goes on for a while after the last failure.
-    steps = int(EVERY * given.minutes * 60)
-    options = ["--size", "512", "--steps", str(steps)]
+    steps = int(program["every"] * given.minutes * 60)
     work = given.work / str(os.getpid())
     daemon = Daemon(work, work / "images")
-    daemon.fermata("run", "--device", given.device, "--name", "straight", "--detach", "--", TREE / "programs" / "heat2d", *options)
+    if given.program == "transformer":
+        daemon.env |= variables(work)
+
+    def start(name, *options):
+        words = [*program["words"], "--steps", str(steps), *options]
+        daemon.fermata("run", "--device", given.device, "--name", name, "--detach", "--", *words)
+
+    start("straight")
     wait_for(lambda: digest(daemon.told("logs", "straight")), "the digest of a run that goes through", given.minutes * 60)
     straight = digest(daemon.told("logs", "straight"))
     if given.device == "soft":
-        daemon.env["FERMATA_SOFTGPU_LOSE_DEVICE"] = str(int(2 * gap * EVERY))
-    daemon.fermata("run", "--device", given.device, "--name", NAME, "--detach", "--", TREE / "programs" / "heat2d", *options,
-                   "--pause-ms", "1000")
-    wait_for(lambda: "step " in daemon.told("logs", NAME), "the program's first step")
+        daemon.env["FERMATA_SOFTGPU_LOSE_DEVICE"] = str(int(2 * gap * program["launches"]))
+    start(NAME, "--pause-ms", "1000")
+    wait_for(lambda: "step " in daemon.told("logs", NAME), "the program's first step", 300)
     begun, failures = time.monotonic(), []
     protection = Protection(daemon, work, gap)
     try:
@@ -136,7 +161,7 @@ def main():
         wait_for(lambda: protection.process.poll() is not None, "the end", given.minutes * 60)
         events = protection.events()
         last = digest(daemon.told("logs", NAME))
-        report = {**facts(), "minutes": given.minutes, "steps": steps, "seconds": time.monotonic() - begun,
+        report = {**facts(), "program": given.program, "minutes": given.minutes, "steps": steps, "seconds": time.monotonic() - begun,
                   "equal": last is not None and last == straight, **summary(events, failures), "events": told(events)}
         given.report.write_text(json.dumps(report, indent=1))
         print(json.dumps({key: value for key, value in report.items() if key != "events"}, indent=1))

@@ -308,6 +308,10 @@ def ddp_graph(steps):
     over_nccl("graph", steps)
 
 
+def ddp_reduces(steps):
+    over_nccl("reduces", steps)
+
+
 def fsdp(steps):
     over_nccl("fsdp", steps)
 
@@ -439,7 +443,7 @@ PROGRAMS = {
     it.__name__: it
     for it in (
         resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ranks_8, ddp,
-        ddp_shm, ddp_8, ddp_graph, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
+        ddp_shm, ddp_8, ddp_graph, ddp_reduces, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }
 

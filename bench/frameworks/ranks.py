@@ -33,23 +33,46 @@ def train(steps):
     dist.destroy_process_group()
 
 
-def graph(steps):
-    """A CUDA graph in which the ranks meet ten times."""
-    torch, report, dist = begin(steps)
+def numbers(torch, dist, size):
+    """So many random numbers, the same on each rank, and what changes the first `count` of them on each and adds the ranks' up."""
     torch.manual_seed(100 + dist.get_rank())
-    values, noise = (programs.words_of(torch, 1 << 18) for _ in range(2))
+    values, noise = (programs.words_of(torch, size) for _ in range(2))
     # Two ranks' factors have the sum FACTOR and their noise an odd one: each round is a bijection without a fixed point.
     factor = programs.FACTOR - 2 if dist.get_rank() == 0 else 2
     noise = noise & -2 | int(dist.get_rank() == 0)
     dist.all_reduce(values)
+
+    def round_of(count):
+        values[:count].mul_(factor).add_(noise[:count])
+        dist.all_reduce(values[:count])
+
+    return values, round_of
+
+
+def graph(steps):
+    """A CUDA graph in which the ranks meet ten times."""
+    torch, report, dist = begin(steps)
+    values, round_of = numbers(torch, dist, 1 << 18)
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         for _ in range(10):
-            values.mul_(factor).add_(noise)
-            dist.all_reduce(values)
+            round_of(1 << 18)
     report.run(captured.replay, lambda: [values.cpu().numpy()])
     del captured
+    dist.destroy_process_group()
+
+
+def reduces(steps):
+    """Sums of 4 KiB to 64 MiB one after another, the loop by which a network of GPUs is measured."""
+    torch, report, dist = begin(steps)
+    values, round_of = numbers(torch, dist, 1 << 24)
+
+    def step():
+        for power in range(10, 25, 2):
+            round_of(1 << power)
+
+    report.run(step, lambda: [values.cpu().numpy()])
     dist.destroy_process_group()
 
 
@@ -101,4 +124,4 @@ def tensor(steps):
 
 
 if __name__ == "__main__":
-    {it.__name__: it for it in (train, graph, fsdp, tensor)}[sys.argv[1]](int(sys.argv[2]))
+    {it.__name__: it for it in (train, graph, reduces, fsdp, tensor)}[sys.argv[1]](int(sys.argv[2]))

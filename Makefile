@@ -92,7 +92,7 @@ others:
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
 	sh tools/setup.sh mpi
-	$(CARGO) build -p fermata-app --example object_store --locked
+	$(CARGO) build -p fermata-object --example object_store --locked
 	$(CARGO) test -p fermata-c --test mpi --test between --locked
 
 e2e: build

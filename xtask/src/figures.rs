@@ -39,6 +39,10 @@ const PROGRAMS: &[(&str, &str)] = &[
         "two ranks, a CUDA graph of ten all-reduces over NCCL",
     ),
     (
+        "ddp_reduces",
+        "two ranks, eight all-reduces of 4 KiB to 64 MiB over NCCL",
+    ),
+    (
         "fsdp",
         "two ranks, FSDP of 0.9 billion parameters, over NCCL",
     ),

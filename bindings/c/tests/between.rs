@@ -8,7 +8,7 @@ mod common;
 #[path = "common/mpi.rs"]
 mod launch;
 #[allow(dead_code)]
-#[path = "../../../crates/app/tests/common/server.rs"]
+#[path = "../../../crates/object/tests/common/server.rs"]
 mod server;
 
 use common::{Random, tree};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fermata_device::{DriverError, LoadError};
+use fermata_object::{Cause, ObjectError};
 use fermata_store::StoreError;
 
 /// Result of the library's operations.
@@ -280,5 +281,59 @@ impl AppError {
             cause = error.source();
         }
         text
+    }
+}
+
+impl From<ObjectError> for AppError {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Config(what) => Self::Config {
+                from: "session".into(),
+                what: format!("`object`: {what}"),
+            },
+            ObjectError::Service {
+                op,
+                bucket,
+                key,
+                what,
+                cause,
+            } => Self::Object {
+                op,
+                bucket,
+                key,
+                what,
+                hint: advice(cause),
+            },
+            ObjectError::Store(source) => Self::Store {
+                op: "use a bucket",
+                source,
+            },
+        }
+    }
+}
+
+/// What the user can do where an object store did not do what was asked.
+fn advice(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Silent => {
+            "the lower levels are intact; raise `object.deadline` if the service is slow"
+        }
+        Cause::Unreached => "the lower levels are intact; check `object.endpoint` and the network",
+        Cause::Untrusted => {
+            "add the authority of its certificate to this machine's, or name a file with it in SSL_CERT_FILE"
+        }
+        Cause::NoBucket => "make the bucket, or correct `object.bucket`",
+        Cause::Denied => {
+            "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or `object.access_key` and \
+             `object.secret_key`), what they may do, and `object.region`"
+        }
+        Cause::Elsewhere => "the bucket is elsewhere: correct `object.region` or `object.endpoint`",
+        Cause::Full => "free some space in the bucket, or lower `keep_last`",
+        Cause::Gone => "somebody has removed it; older checkpoints may be there",
+        Cause::Damaged => "an older checkpoint is used if there is one",
+        Cause::Strange => "check that `object.endpoint` is an S3-compatible service",
+        Cause::Exists | Cause::Other => {
+            "the lower levels are intact, and the next checkpoint tries again"
+        }
     }
 }

@@ -28,8 +28,9 @@ mod status;
 mod target;
 mod variable;
 
-pub use config::{BLOCK_BYTES, Config, Interval, ObjectConfig, Secret, StageSchedule};
+pub use config::{BLOCK_BYTES, Config, Interval, StageSchedule};
 pub use error::{AppError, Result};
+pub use fermata_object::{ObjectConfig, Secret};
 pub use levels::level::Level;
 pub use memory::Memory;
 pub use ranks::comm;

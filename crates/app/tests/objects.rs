@@ -485,7 +485,7 @@ fn who_may_not_and_what_is_not_there_are_told_apart() {
         Box::new(fermata_app::Solo),
     );
     let text = e.err().unwrap().text();
-    assert!(text.contains("`object.endpoint` is `nonsense`"), "{text}");
+    assert!(text.contains("the endpoint is `nonsense`"), "{text}");
 }
 
 /// Says that it is full while `full` is set, and passes connections on when it is not.

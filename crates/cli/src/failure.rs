@@ -7,6 +7,7 @@ use fermata_bench::BenchError;
 use fermata_control::ControlError;
 use fermata_control::user::FailureKind;
 use fermata_function::RecordError;
+use fermata_object::{Cause, ObjectError};
 use fermata_store::StoreError;
 
 /// The user can correct the cause: a wrong request, a full disk, a file in the way.
@@ -143,6 +144,66 @@ pub fn sentence(error: &dyn Error) -> String {
         cause = c.source();
     }
     text
+}
+
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Store(error) => error.into(),
+            ObjectError::Config(_) => Self::new(USER, sentence(&error)).hint(
+                "buckets are reached by the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL_S3",
+            ),
+            ObjectError::Service { cause, .. } => {
+                let (status, hint) = of_bucket(cause);
+                Self::new(status, sentence(&error)).hint(hint)
+            }
+        }
+    }
+}
+
+/// Exit status and hint where a service did not do what was asked.
+fn of_bucket(cause: Cause) -> (u8, &'static str) {
+    match cause {
+        Cause::Silent => (USER, "try again; nothing on this machine was changed"),
+        Cause::Unreached => (
+            USER,
+            "check the network, and AWS_ENDPOINT_URL_S3 (without it, Amazon's service in AWS_REGION is asked)",
+        ),
+        Cause::Untrusted => (
+            USER,
+            "add the authority of its certificate to this machine's, or name a file with it in SSL_CERT_FILE",
+        ),
+        Cause::NoBucket => (USER, "make the bucket, or correct its name"),
+        Cause::Denied => (
+            USER,
+            "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, what they may do, and AWS_REGION",
+        ),
+        Cause::Elsewhere => (
+            USER,
+            "the bucket is elsewhere: correct AWS_REGION or AWS_ENDPOINT_URL_S3",
+        ),
+        Cause::Full => (
+            USER,
+            "free some space in the bucket: `fermata images rm s3://BUCKET/FOLDER/NAME` removes an image",
+        ),
+        Cause::Gone => (
+            NOT_FOUND,
+            "`fermata images ls s3://BUCKET/FOLDER` lists the images in a folder of a bucket",
+        ),
+        Cause::Exists => (
+            USER,
+            "remove it with `fermata images rm`, or use another folder",
+        ),
+        Cause::Damaged => (
+            DAMAGED,
+            "use another image: `fermata images ls s3://BUCKET/FOLDER`",
+        ),
+        Cause::Strange => (
+            USER,
+            "check that AWS_ENDPOINT_URL_S3 is an S3-compatible service",
+        ),
+        Cause::Other => (USER, "try again; nothing on this machine was changed"),
+    }
 }
 
 impl From<fermata_control::user::Failure> for Failure {

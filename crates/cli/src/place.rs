@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fermata_control::Paths;
+use fermata_object::{Address, Shelf};
 use fermata_store::Store;
 use fermata_store::image::{Image, check_name};
 
@@ -11,6 +12,7 @@ use crate::failure::{Failure, USER};
 /// The image folder the user means: a path if it contains a slash, else a name in the folder of
 /// images. What is being written there, or removed, has names that no image has.
 pub fn image(text: &Path) -> Result<PathBuf, Failure> {
+    refuse_bucket(text)?;
     let path = match text.as_os_str().as_encoded_bytes().contains(&b'/') {
         true => text.into(),
         false => Paths::find().images.join(text),
@@ -36,6 +38,23 @@ pub fn store_of(image: &Image) -> Result<Store, Failure> {
     Ok(image.find_store(&[Paths::find().store()])?)
 }
 
+/// The text of an address in a bucket, if it is one.
+pub fn in_bucket(text: &Path) -> Option<&str> {
+    text.to_str().filter(|it| Address::is_one(it))
+}
+
+/// The folder of a bucket that the user means.
+pub fn shelf(text: &str) -> Result<Shelf, Failure> {
+    let address = Address::folder(text).map_err(|what| Failure::new(USER, what))?;
+    Ok(Shelf::open(address)?)
+}
+
+/// The image in a bucket that the user means: its folder, and its name.
+pub fn on_shelf(text: &str) -> Result<(Shelf, String), Failure> {
+    let (address, name) = Address::image(text).map_err(|what| Failure::new(USER, what))?;
+    Ok((Shelf::open(address)?, name))
+}
+
 /// Refuses an address such as `s3://bucket/images` where data is to be written: as a path it would be a folder named `s3:`.
 pub fn refuse_address(text: Option<&Path>) -> Result<(), Failure> {
     let text = text.map(Path::to_string_lossy).unwrap_or_default();
@@ -46,16 +65,27 @@ pub fn refuse_address(text: Option<&Path>) -> Result<(), Failure> {
     }
     let message = format!("`{text}` is an address, and images are kept in folders");
     Err(Failure::new(USER, message).hint(
-        "name a folder, and copy or mount it from there; the application library writes to object stores by itself",
+        "name a folder; `fermata images push` takes an image to a bucket, and `fermata protect --to s3://...` does so by itself",
     ))
 }
 
-/// A path as the daemon can resolve it, from another working folder.
-pub fn absolute(text: &Path) -> PathBuf {
+/// Refuses an address in a bucket where an image must be on this machine.
+fn refuse_bucket(text: &Path) -> Result<(), Failure> {
+    let Some(address) = in_bucket(text) else {
+        return Ok(());
+    };
+    let message = format!("`{address}` is in a bucket");
+    let hint = format!("bring it here first: `fermata images pull {address}`");
+    Err(Failure::new(USER, message).hint(hint))
+}
+
+/// An image's path as the daemon can resolve it, from another working folder.
+pub fn absolute(text: &Path) -> Result<PathBuf, Failure> {
+    refuse_bucket(text)?;
     if text.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return std::path::absolute(text).unwrap_or_else(|_| text.into());
+        return Ok(std::path::absolute(text).unwrap_or_else(|_| text.into()));
     }
-    text.into()
+    Ok(text.into())
 }
 
 #[cfg(test)]
@@ -70,6 +100,16 @@ mod tests {
         }
         assert_eq!(image(Path::new("/a/heat-1")).ok(), Some("/a/heat-1".into()));
         assert!(image(Path::new("heat-1")).is_ok_and(|it| it.ends_with("heat-1")));
+    }
+
+    #[test]
+    fn images_in_buckets_are_to_be_brought_here_first() {
+        let failure = image(Path::new("s3://bucket/jobs/heat-1")).expect_err("an address");
+        assert!(
+            failure.hint.contains("images pull s3://bucket/jobs/heat-1"),
+            "{}",
+            failure.hint
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod adversary;
 mod behind;
 mod bench;
+mod bucket;
 mod cache;
 mod collectives;
 mod common;
@@ -43,6 +44,9 @@ mod ranks;
 mod refusals;
 mod restore;
 mod runtime;
+#[path = "../../../crates/object/tests/common/server.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "other tests use the rest")]
+mod server;
 mod shared;
 mod shm;
 mod siblings;

@@ -11,7 +11,7 @@ use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
 use serde_json::Value;
 
 /// `fermata protect` at work; killed when it is dropped.
-struct Protection {
+pub struct Protection {
     child: Child,
     events: PathBuf,
     errors: PathBuf,
@@ -19,16 +19,33 @@ struct Protection {
 
 impl Protection {
     fn start(scene: &Scene, name: &str, options: &[&str]) -> Result<Self> {
+        Self::start_with(scene, name, options, &[])
+    }
+
+    /// The same with more variables.
+    pub fn start_with(
+        scene: &Scene,
+        name: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let events = std::fs::File::create(scene.sandbox().work().join("events"))?;
-        Self::start_into(scene, name, options, events.into())
+        Self::start_into(scene, name, options, variables, events.into())
     }
 
     /// The same with another standard output than the file of events.
-    fn start_into(scene: &Scene, name: &str, options: &[&str], output: Stdio) -> Result<Self> {
+    fn start_into(
+        scene: &Scene,
+        name: &str,
+        options: &[&str],
+        variables: &[(&str, &str)],
+        output: Stdio,
+    ) -> Result<Self> {
         let folder = scene.sandbox().work();
         let (events, errors) = (folder.join("events"), folder.join("errors"));
         let mut command = Command::new(scene.tree().fermata());
         command.args(["--json", "protect", name]).args(options);
+        command.envs(variables.iter().copied());
         scene.sandbox().enter(&mut command);
         let child = command
             .stdin(Stdio::null())
@@ -54,13 +71,13 @@ impl Protection {
             .collect()
     }
 
-    fn of(&self, event: &str) -> Result<Vec<Value>> {
+    pub fn of(&self, event: &str) -> Result<Vec<Value>> {
         let events = self.events()?.into_iter();
         Ok(events.filter(|it| it["event"] == event).collect())
     }
 
     /// Waits until there are `count` events of a kind.
-    fn wait(&mut self, event: &str, count: usize) -> Result<()> {
+    pub fn wait(&mut self, event: &str, count: usize) -> Result<()> {
         let begun = Instant::now();
         while self.of(event)?.len() < count {
             if self.child.try_wait()?.is_some() && self.of(event)?.len() < count {
@@ -77,7 +94,7 @@ impl Protection {
     }
 
     /// Its exit status.
-    fn end(&mut self) -> Result<i32> {
+    pub fn end(&mut self) -> Result<i32> {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -92,7 +109,7 @@ impl Protection {
         }
     }
 
-    fn told(&self) -> Result<String> {
+    pub fn told(&self) -> Result<String> {
         let read = |path: &Path| std::fs::read_to_string(path);
         Ok(format!("{}{}", read(&self.events)?, read(&self.errors)?))
     }
@@ -287,7 +304,7 @@ fn a_protection_goes_on_when_its_events_have_no_reader() -> Result<()> {
     let options = ["--every", "3600", "--on-event", &command];
     let (reader, writer) = std::io::pipe()?;
     drop(reader);
-    let mut protection = Protection::start_into(&scene, "heat", &options, writer.into())?;
+    let mut protection = Protection::start_into(&scene, "heat", &options, &[], writer.into())?;
     protection.wait("checkpoint", 1)?;
     kill_nine(&scene.process("heat", Which::Program)?)?;
     protection.wait("restored", 1)?;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use fermata_object::ObjectConfig;
+
 use super::limits::{BLOCK_BYTES, LARGEST_GROUP, LONGEST};
-use super::object::ObjectConfig;
 use crate::{AppError, Level, Result};
 
 /// How often [`crate::Session::snapshot`] makes a checkpoint.

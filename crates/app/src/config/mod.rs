@@ -15,7 +15,6 @@ use std::path::Path;
 
 pub use job::{Config, Interval, StageSchedule};
 pub use limits::BLOCK_BYTES;
-pub use object::{ObjectConfig, Secret};
 
 use crate::{AppError, Result};
 
@@ -58,6 +57,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use fermata_object::{ObjectConfig, Secret};
 
     use super::*;
 

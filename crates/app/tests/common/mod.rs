@@ -7,6 +7,7 @@ pub mod link;
 pub mod processes;
 pub mod proxy;
 pub mod ranks;
+#[path = "../../../object/tests/common/server.rs"]
 pub mod server;
 
 use std::ffi::c_void;

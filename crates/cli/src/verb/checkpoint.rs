@@ -62,7 +62,7 @@ pub struct Args {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     place::refuse_address(args.output.as_deref())?;
     let daemon = Daemon::reach(printer)?;
-    let output = args.output.as_deref().map(place::absolute);
+    let output = args.output.as_deref().map(place::absolute).transpose()?;
     let verb = Verb::Checkpoint(user::Checkpoint {
         session: args.session,
         output: output.as_deref().map(|p: &Path| p.into()),

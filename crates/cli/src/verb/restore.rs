@@ -101,7 +101,7 @@ fn parse_gpus(text: &str) -> Result<String, String> {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(args.name.as_deref())?;
     let verb = Verb::Restore(user::Restore {
-        image: place::absolute(&args.image).as_path().into(),
+        image: place::absolute(&args.image)?.as_path().into(),
         name: args.name,
         device: args.device.into(),
         copies: args.copies,

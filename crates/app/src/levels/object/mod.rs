@@ -9,7 +9,6 @@
 //! alike, one of them writes, and the others' `c` objects refer to its pack (`share`). A rank writes and removes under
 //! its own prefix only.
 
-mod client;
 mod index;
 mod plan;
 mod share;
@@ -19,10 +18,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fermata_object::{Client, ObjectConfig, REQUESTS};
 use fermata_store::image::Image;
 use parking_lot::Mutex;
 
-use self::client::{Client, REQUESTS};
 use self::index::{ChunkPlace, Index, Pack};
 use self::plan::{Base, UploadPlan, Wanted, alone, wanted};
 use self::share::{Mine, agree, pack_name};
@@ -32,7 +31,6 @@ use crate::checkpoint::record::Record;
 use crate::checkpoint::site::Site;
 use crate::checkpoint::table::once;
 use crate::checkpoint::transfer::{Incoming, Outgoing};
-use crate::config::ObjectConfig;
 use crate::levels::peers::Behind;
 use crate::ranks::comm::{in_all, lists, together};
 use crate::{AppError, Result};
@@ -214,7 +212,7 @@ impl Objects {
     fn put(&self, out: &Outgoing, plan: &UploadPlan) -> Result<()> {
         plan.puts.iter().try_for_each(|(pack, chunks)| {
             let key = self.pack_key(&plan.packs[*pack as usize]);
-            put_pack(&self.client, &key, out, chunks).map(drop)
+            put_pack(&self.client, &key, out, chunks)
         })
     }
 

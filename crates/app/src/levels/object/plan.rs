@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use fermata_object::LARGE;
 use fermata_store::ChunkId;
 use fermata_store::image::ChunkTable;
 
 use super::index::{ChunkPlace, Index, Pack};
-use super::upload::PACK;
 use crate::checkpoint::table::once;
 use crate::{AppError, Result};
 
@@ -142,7 +142,7 @@ pub(super) fn lay(
     let mut packs: Vec<Pack> = Vec::new();
     let mut places = Vec::new();
     for chunk in chunks {
-        if packs.last().is_none_or(|pack| pack.bytes >= PACK) {
+        if packs.last().is_none_or(|pack| pack.bytes >= LARGE) {
             packs.push(Pack {
                 name: name(packs.len()),
                 bytes: 0,
@@ -205,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_new_pack_begins_when_one_is_full() {
-        let chunks: Vec<_> = (0..5).map(|n| chunk(n, PACK / 2)).collect();
+        let chunks: Vec<_> = (0..5).map(|n| chunk(n, LARGE / 2)).collect();
         let (packs, places) = lay(&chunks, |n| format!("p{n}"));
         let bytes: Vec<_> = packs.iter().map(|p| (p.name.as_str(), p.bytes)).collect();
-        assert_eq!(bytes, [("p0", PACK), ("p1", PACK), ("p2", PACK / 2)]);
-        let half = PACK / 2;
+        assert_eq!(bytes, [("p0", LARGE), ("p1", LARGE), ("p2", LARGE / 2)]);
+        let half = LARGE / 2;
         assert_eq!(places, [(0, 0), (0, half), (1, 0), (1, half), (2, 0)]);
         assert_eq!(lay(&[], |_| String::new()), (Vec::new(), Vec::new()));
     }

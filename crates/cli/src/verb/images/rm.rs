@@ -12,13 +12,15 @@ use crate::printer::Printer;
 
 /// Remove images.
 ///
-/// Chunks stay in the store, where other images may need them; `fermata images gc` frees the space.
+/// Chunks stay in the store, where other images may need them; `fermata images gc` frees the space. Of an image in a bucket
+/// everything goes that no other there needs.
 /// Of a symbolic link to an image only the link is removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata images rm heat-1
-  fermata images rm heat-1 heat-2 && fermata images gc")]
+  fermata images rm heat-1 heat-2 && fermata images gc
+  fermata images rm s3://bucket/team/jobs/heat-1")]
 pub struct Args {
     /// The images.
     #[arg(required = true, value_name = "IMAGE")]
@@ -49,6 +51,11 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 /// # Errors
 /// There is none, or it is in use.
 pub fn remove(text: &std::path::Path) -> Result<Removed, Failure> {
+    if let Some(address) = place::in_bucket(text) {
+        let (shelf, name) = place::on_shelf(address)?;
+        shelf.remove(&name)?;
+        return Ok(Removed::Image);
+    }
     let dir = place::image(text)?;
     let written_to = Image::open(&dir).ok().map(|i| i.store().to_owned());
     let store = match Store::open(&written_to.unwrap_or_else(|| Paths::find().store()), false) {

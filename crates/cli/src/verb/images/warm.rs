@@ -39,7 +39,7 @@ pub struct Args {
 /// Does it.
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     let verb = Verb::Warm {
-        image: place::absolute(&args.image).as_path().into(),
+        image: place::absolute(&args.image)?.as_path().into(),
         trust_owner: args.trust_owner,
         gpus: args.gpus.clone(),
     };

@@ -10,6 +10,7 @@ use fermata_control::user::{
 };
 use serde_json::json;
 
+use super::bucket::Copied;
 use super::costs::Costs;
 use super::events::Events;
 use super::images::{Images, News, remove};
@@ -260,9 +261,9 @@ impl Guard {
             self.end()?;
         }
         loop {
-            let images = self.images.to_restore();
+            let mut images = self.images.to_restore();
             if images.is_empty() {
-                return Err(self.give_up("there is no image to restore"));
+                images.push(self.fetch()?);
             }
             for image in images {
                 match self.restore(&image) {
@@ -289,6 +290,26 @@ impl Guard {
                         break;
                     }
                 }
+            }
+        }
+    }
+
+    /// An image from the bucket, where none here can be restored.
+    fn fetch(&mut self) -> Result<PathBuf, Failure> {
+        match self.images.fetch() {
+            Ok(Some(image)) => {
+                let text = format!("brought image `{}` from the bucket", image.display());
+                let detail = json!({ "image": image.display().to_string() });
+                self.events.tell("fetched", &text, detail);
+                Ok(image)
+            }
+            Ok(None) => Err(self.give_up("there is no image to restore")),
+            Err(e) => {
+                let why = format!(
+                    "there is no image to restore here, and none from the bucket: {}",
+                    e.message
+                );
+                Err(self.give_up(&why))
             }
         }
     }
@@ -385,11 +406,37 @@ impl Guard {
             match news {
                 News::Valid => {}
                 News::Damaged(path, why) => self.tell_damaged(&path, &why),
+                News::Copied(copied) => self.tell_copied(&copied),
                 News::Removed(path) => {
                     let text = format!("removed image `{}`", path.display());
                     let detail = json!({ "image": path.display().to_string() });
                     self.events.tell("removed", &text, detail);
                 }
+            }
+        }
+    }
+
+    fn tell_copied(&self, copied: &Copied) {
+        let (image, address) = (copied.image.display().to_string(), &copied.address);
+        match &copied.result {
+            Ok(Some(pushed)) => {
+                let text = format!(
+                    "copied to `{address}`: {} in {}",
+                    units::bytes(pushed.written_bytes),
+                    units::seconds(copied.seconds)
+                );
+                let detail = json!({ "image": image, "address": address, "bytes": pushed.bytes,
+                    "written_bytes": pushed.written_bytes, "seconds": copied.seconds });
+                self.events.tell("copied", &text, detail);
+            }
+            Ok(None) => {}
+            Err(e) => {
+                let text = format!(
+                    "image `{image}` was not copied to `{address}`: {}",
+                    e.message
+                );
+                let detail = json!({ "image": image, "address": address, "message": e.message, "hint": e.hint });
+                self.events.tell("copy-failed", &text, detail);
             }
         }
     }

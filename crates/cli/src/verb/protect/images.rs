@@ -2,14 +2,19 @@
 //!
 //! An image counts as valid once every bit of it has been read and found right. Only then may an older one go.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fermata_store::Store;
 use fermata_store::image::{self, Image};
 
+use super::bucket::{Bucket, Copied, number};
 use crate::failure::{Failure, INTERNAL};
 use crate::place;
+
+/// Where images from the bucket are, in the folder of the session's images.
+const FETCHED: &str = "fetched";
 
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,7 @@ pub struct Images {
     kept: Vec<Kept>,
     to_read: Sender<PathBuf>,
     read: Receiver<(PathBuf, Result<(), Failure>)>,
+    bucket: Option<Bucket>,
 }
 
 /// What has become known of an image.
@@ -48,12 +54,24 @@ pub enum News {
     Damaged(PathBuf, String),
     /// It was removed, because there are enough newer ones.
     Removed(PathBuf),
+    /// A copy to the bucket has ended.
+    Copied(Copied),
 }
 
 impl Images {
-    /// Those that are in `folder` already, of which `keep` valid ones are kept.
-    pub fn find(folder: &Path, session: &str, keep: u32) -> Result<Self, Failure> {
+    /// Those that are in `folder` already, of which `keep` valid ones are kept, there and in the folder of a bucket at the address
+    /// `bucket`.
+    pub fn find(
+        folder: &Path,
+        session: &str,
+        keep: u32,
+        bucket: Option<&str>,
+    ) -> Result<Self, Failure> {
         let base = format!("{session}-protect");
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        let bucket = bucket
+            .map(|address| Bucket::open(address, &base, keep))
+            .transpose()?;
         let (to_read, paths) = channel::<PathBuf>();
         let (send, read) = channel();
         let work = move || {
@@ -70,11 +88,12 @@ impl Images {
             .map_err(|e| Failure::new(INTERNAL, format!("cannot start a thread: {e}")))?;
         let mut images = Self {
             folder: folder.into(),
-            keep: usize::try_from(keep).unwrap_or(usize::MAX),
+            keep,
             kept: Vec::new(),
             base,
             to_read,
             read,
+            bucket,
         };
         for listed in image::ls(folder)? {
             if let Some(number) = images.number_of(&listed.name) {
@@ -87,7 +106,10 @@ impl Images {
 
     /// The folder of the next image.
     pub fn next(&self) -> PathBuf {
-        let last = self.kept.iter().map(|it| it.number).max().unwrap_or(0);
+        // Restores take the one with the highest number for the newest, also one that was taken on another machine.
+        let there = self.bucket.iter().map(Bucket::highest);
+        let numbers = self.kept.iter().map(|it| it.number).chain(there);
+        let last = numbers.max().unwrap_or(0);
         let free = (last + 1..).map(|number| self.folder.join(format!("{}-{number}", self.base)));
         let mut free = free.filter(|path| path.symlink_metadata().is_err());
         free.next().unwrap_or_else(|| self.folder.join(&self.base))
@@ -126,6 +148,9 @@ impl Images {
             match result {
                 Ok(()) => {
                     self.set(&path, Validity::Valid);
+                    if let Some(bucket) = &mut self.bucket {
+                        bucket.offer(&path);
+                    }
                     news.push(News::Valid);
                 }
                 Err(e) if e.status == crate::failure::DAMAGED => {
@@ -137,10 +162,34 @@ impl Images {
                 Err(_) => self.gone(&path),
             }
         }
+        let copied = self.bucket.as_mut().map(Bucket::news);
+        news.extend(copied.into_iter().flatten().map(News::Copied));
         if !news.is_empty() {
             self.thin_out(&mut news);
         }
         news
+    }
+
+    /// Brings the newest image from the bucket, where none here can be restored; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be brought.
+    pub fn fetch(&mut self) -> Result<Option<PathBuf>, Failure> {
+        let Some(bucket) = &self.bucket else {
+            return Ok(None);
+        };
+        // Those that cannot be restored keep their names: somebody may want to look at them.
+        let tried: HashSet<&Path> = self.kept.iter().map(|it| it.path.as_path()).collect();
+        let fetched = bucket.fetch(&self.folder.join(FETCHED), &tried)?;
+        Ok(fetched.map(|(number, path)| {
+            self.kept.push(Kept {
+                number,
+                path: path.clone(),
+                // Every byte was checked on its way.
+                validity: Validity::Valid,
+            });
+            path
+        }))
     }
 
     /// Removes the oldest valid images as long as there are more than are to be kept, and what only they needed.
@@ -160,7 +209,11 @@ impl Images {
                 news.push(News::Damaged(bad.clone(), text));
                 continue;
             }
-            let Some(path) = oldest.first() else { break };
+            let copying =
+                |path: &PathBuf| self.bucket.as_ref().is_some_and(|it| it.is_copying(path));
+            let Some(path) = oldest.iter().find(|it| !copying(it)) else {
+                break;
+            };
             self.gone(path);
             // One that is being restored stays, and is found when the protection begins anew.
             if remove(path).is_ok() {
@@ -187,8 +240,7 @@ impl Images {
     }
 
     fn number_of(&self, name: &str) -> Option<u64> {
-        let number = name.strip_prefix(&self.base)?.strip_prefix('-')?;
-        number.parse().ok()
+        number(&self.base, name)
     }
 
     fn add(&mut self, number: u64, path: PathBuf) {

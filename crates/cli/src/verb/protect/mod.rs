@@ -6,8 +6,9 @@
 //!            └─ program, worker or daemon died ─► restore the newest valid image ────────────────┘
 //!                            └─ again and again without a new image ─► report, end
 //! ```
-//! `guard` is that loop, `costs` the interval, `images` what is kept, `events` who is told.
+//! `guard` is that loop, `costs` the interval, `images` what is kept, `bucket` what is copied elsewhere, `events` who is told.
 
+mod bucket;
 mod costs;
 mod events;
 mod guard;
@@ -31,12 +32,16 @@ use self::images::Images;
 /// that is killed or ends with a status other than 0, and one whose worker has died, is restored from the newest valid
 /// image. Each image is read and checked once. After four failures in a row without a new image between them it
 /// reports and ends with status 1. Ctrl-C ends the protection; the program goes on.
+///
+/// With a bucket, images are taken in the folder of images and each valid one is copied there; `fermata images pull` brings it to
+/// another machine. The variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL_S3 say how it is reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata run --detach --name train -- python train.py
   fermata protect train                        at the interval that wastes least
   fermata protect train --every 600 --keep 4 --to /data/images
+  fermata protect train --to s3://bucket/team/jobs
   fermata protect train --ignore-changed-files  it appends to a log of its own
   fermata protect train --json >> events.jsonl
   fermata protect train --on-event 'jq -r .event | mail -s train me'")]
@@ -46,11 +51,11 @@ pub struct Args {
     /// Seconds between two images; `auto` is the interval with the least waste, by the measured cost of images.
     #[arg(long, default_value = "auto", value_name = "auto|SECONDS", value_parser = parse_every)]
     every: Every,
-    /// How many valid images to keep.
+    /// How many valid images to keep, in the folder and in the bucket.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     keep: u32,
-    /// Folder of the images; else the folder of images.
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder of the images, or a bucket that they are copied to; else the folder of images.
+    #[arg(long, value_name = "FOLDER|s3://BUCKET[/FOLDER]")]
     to: Option<PathBuf>,
     /// Mean seconds between two failures, for `auto`; corrected by the failures that happen.
     #[arg(long, default_value_t = 3600.0, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -92,13 +97,17 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(Some(&args.name))?;
-    place::refuse_address(args.to.as_deref())?;
+    let bucket = args.to.as_deref().and_then(place::in_bucket);
     let folder = match &args.to {
+        _ if bucket.is_some() => place::images(),
         Some(folder) => std::path::absolute(folder)
             .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))?,
         None => place::images(),
     };
-    let images = Images::find(&folder, &args.name, args.keep)?;
+    if bucket.is_none() {
+        place::refuse_address(args.to.as_deref())?;
+    }
+    let images = Images::find(&folder, &args.name, args.keep, bucket)?;
     let events = Events::new(&args.name, args.on_event, printer)?;
     let every = match args.every {
         Every::Auto => None,

@@ -1,7 +1,7 @@
 //! Signed requests to one bucket, repeated until they succeed or their time is over.
 //!
 //! The library that signs knows no network, and the one that talks HTTP knows no S3
-//! ([decision](../../../../../docs/decisions/016-object-storage-without-a-runtime.md)). Addresses carry the
+//! ([decision](../../../docs/decisions/016-object-storage-without-a-runtime.md)). Addresses carry the
 //! signature, so no message ever shows one.
 
 use std::time::{Duration, Instant};
@@ -12,11 +12,10 @@ use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 use url::Url;
 
-use crate::config::ObjectConfig;
-use crate::{AppError, Result};
+use crate::{Cause, ObjectConfig, ObjectError, Result};
 
 /// Requests under way at once.
-pub(super) const REQUESTS: usize = 4;
+pub const REQUESTS: usize = 4;
 /// For how long a signature holds.
 const SIGNED: Duration = Duration::from_secs(900);
 /// A connection that gives no sign of life for so long is given up.
@@ -27,7 +26,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 const LONGEST: u64 = 1 << 30;
 
 /// A bucket and the way in.
-pub(super) struct Client {
+pub struct Client {
     bucket: Bucket,
     credentials: Credentials,
     agent: Agent,
@@ -50,11 +49,8 @@ enum Verb<'a> {
 
 impl Client {
     /// For the bucket of a configuration.
-    pub(super) fn new(config: &ObjectConfig) -> Result<Self> {
-        let wrong = |what: String| AppError::Config {
-            from: "session".into(),
-            what,
-        };
+    pub fn new(config: &ObjectConfig) -> Result<Self> {
+        let wrong = ObjectError::Config;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let region = config
             .region
@@ -71,16 +67,14 @@ impl Client {
         let endpoint = given.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let url: Url = endpoint
             .parse()
-            .map_err(|e| wrong(format!("`object.endpoint` is `{endpoint}`: {e}")))?;
+            .map_err(|e| wrong(format!("the endpoint is `{endpoint}`: {e}")))?;
         let style = match path {
             true => UrlStyle::Path,
             false => UrlStyle::VirtualHost,
         };
         let bucket = Bucket::new(url, style, config.bucket.clone(), region).map_err(|_| {
             let name = &config.bucket;
-            wrong(format!(
-                "`object.bucket` `{name}` at `{endpoint}` makes no address"
-            ))
+            wrong(format!("bucket `{name}` at `{endpoint}` makes no address"))
         })?;
         let credentials = match &config.keys {
             Some((key, secret)) => Credentials::new(key, &secret.0),
@@ -113,12 +107,12 @@ impl Client {
     }
 
     /// Longest time for one request with all its repetitions.
-    pub(super) fn deadline(&self) -> Duration {
+    pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Names of the objects whose keys begin with `prefix`, without it; asked for so long.
-    pub(super) fn list(&self, prefix: &str, patience: Duration) -> Result<Vec<String>> {
+    pub fn list(&self, prefix: &str, patience: Duration) -> Result<Vec<String>> {
         const OP: &str = "list the objects under";
         let mut names = Vec::new();
         let mut token: Option<String> = None;
@@ -145,7 +139,7 @@ impl Client {
     }
 
     /// The bytes of an object from `start` on, `bytes` of them, or all.
-    pub(super) fn get(&self, key: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>> {
+    pub fn get(&self, key: &str, range: Option<(u64, u64)>) -> Result<Vec<u8>> {
         const OP: &str = "read";
         let sign = || {
             self.bucket
@@ -163,7 +157,7 @@ impl Client {
     }
 
     /// Writes an object of a few MiB.
-    pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
+    pub fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let sign = || {
             self.bucket
                 .put_object(Some(&self.credentials), key)
@@ -173,7 +167,7 @@ impl Client {
     }
 
     /// Removes an object; one that is not there is fine.
-    pub(super) fn delete(&self, key: &str) -> Result<()> {
+    pub fn delete(&self, key: &str) -> Result<()> {
         let sign = || {
             self.bucket
                 .delete_object(Some(&self.credentials), key)
@@ -183,7 +177,7 @@ impl Client {
     }
 
     /// Begins an object in parts; its number at the service.
-    pub(super) fn begin_parts(&self, key: &str) -> Result<String> {
+    pub fn begin_parts(&self, key: &str) -> Result<String> {
         const OP: &str = "begin to write";
         let sign = || {
             let begin = self
@@ -199,13 +193,7 @@ impl Client {
     }
 
     /// Writes a part, numbered from 1; its tag.
-    pub(super) fn part(
-        &self,
-        key: &str,
-        upload: &str,
-        number: u16,
-        bytes: &[u8],
-    ) -> Result<String> {
+    pub fn part(&self, key: &str, upload: &str, number: u16, bytes: &[u8]) -> Result<String> {
         const OP: &str = "write a part of";
         let sign = || {
             let part = self
@@ -220,7 +208,7 @@ impl Client {
     }
 
     /// Completes an object whose parts have these tags.
-    pub(super) fn end_parts(&self, key: &str, upload: &str, tags: &[String]) -> Result<()> {
+    pub fn end_parts(&self, key: &str, upload: &str, tags: &[String]) -> Result<()> {
         const OP: &str = "complete";
         let end = || {
             let tags = tags.iter().map(String::as_str);
@@ -239,7 +227,7 @@ impl Client {
     }
 
     /// Gives up an object in parts, as well as that can be done.
-    pub(super) fn abort_parts(&self, key: &str, upload: &str) {
+    pub fn abort_parts(&self, key: &str, upload: &str) {
         let abort = self
             .bucket
             .abort_multipart_upload(Some(&self.credentials), key, upload);
@@ -320,13 +308,13 @@ impl Client {
         })
     }
 
-    fn strange(&self, op: &'static str, key: &str, what: &str) -> AppError {
-        AppError::Object {
+    fn strange(&self, op: &'static str, key: &str, what: &str) -> ObjectError {
+        ObjectError::Service {
             op,
             bucket: self.bucket.name().into(),
             key: key.into(),
             what: what.into(),
-            hint: "check that `object.endpoint` is an S3-compatible service",
+            cause: Cause::Strange,
         }
     }
 }
@@ -347,35 +335,35 @@ impl Failure {
         }
     }
 
-    fn error(self, op: &'static str, bucket: &str, key: &str, deadline: Duration) -> AppError {
+    fn error(self, op: &'static str, bucket: &str, key: &str, deadline: Duration) -> ObjectError {
         let seconds = deadline.as_secs_f64();
-        let (what, hint) = match self {
+        let (what, cause) = match self {
             Self::Refused(answer) => {
                 let text = String::from_utf8_lossy(&answer.body);
                 let code = inside(&text, "Code").unwrap_or("no code");
                 let said = inside(&text, "Message").unwrap_or("no message");
                 let what = format!("the service answers {} {code}: {said}", answer.status);
-                (what, hint(answer.status, code))
+                (what, cause(answer.status, code))
             }
             Self::Unreached(ureq::Error::Timeout(_)) => (
                 format!("the service did not answer within {seconds} s"),
-                "the lower levels are intact; raise `object.deadline` if the service is slow",
+                Cause::Silent,
             ),
             Self::Unreached(e) if untrusted(&e) => (
                 format!("there is no trusted connection to the service: {e}"),
-                "add the authority of its certificate to this machine's, or name a file with it in SSL_CERT_FILE",
+                Cause::Untrusted,
             ),
             Self::Unreached(e) => (
                 format!("the service cannot be reached, tried for {seconds} s: {e}"),
-                "the lower levels are intact; check `object.endpoint` and the network",
+                Cause::Unreached,
             ),
         };
-        AppError::Object {
+        ObjectError::Service {
             op,
             bucket: bucket.into(),
             key: key.into(),
             what,
-            hint,
+            cause,
         }
     }
 }
@@ -389,19 +377,14 @@ fn untrusted(error: &ureq::Error) -> bool {
     }
 }
 
-fn hint(status: u16, code: &str) -> &'static str {
+fn cause(status: u16, code: &str) -> Cause {
     match (status, code) {
-        (_, "NoSuchBucket") => "make the bucket, or correct `object.bucket`",
-        (401 | 403, _) => {
-            "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or `object.access_key` and \
-             `object.secret_key`), what they may do, and `object.region`"
-        }
-        (301 | 307, _) => "the bucket is elsewhere: correct `object.region` or `object.endpoint`",
-        (507, _) | (_, "QuotaExceeded" | "XMinioStorageFull") => {
-            "free some space in the bucket, or lower `keep_last`"
-        }
-        (404, _) => "somebody has removed it; older checkpoints may be there",
-        _ => "the lower levels are intact, and the next checkpoint tries again",
+        (_, "NoSuchBucket") => Cause::NoBucket,
+        (401 | 403, _) => Cause::Denied,
+        (301 | 307, _) => Cause::Elsewhere,
+        (507, _) | (_, "QuotaExceeded" | "XMinioStorageFull") => Cause::Full,
+        (404, _) => Cause::Gone,
+        _ => Cause::Other,
     }
 }
 

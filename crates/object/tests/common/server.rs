@@ -1,4 +1,4 @@
-//! An S3-compatible server of our own, which keeps objects in a folder: `examples/object_store.rs`.
+//! An S3-compatible server of our own, which keeps objects in a folder: the example `object_store` of `fermata-object`.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_app::{ObjectConfig, Secret};
+use fermata_object::{ObjectConfig, Secret};
 
 pub const BUCKET: &str = "checkpoints";
 const KEY: &str = "fermata";
@@ -163,7 +163,7 @@ fn free_port() -> u16 {
     ports.find(free).unwrap()
 }
 
-/// The server's executable, which cargo builds beside the tests of `fermata-app`.
+/// The server's executable, which cargo builds beside the tests of all crates.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test
@@ -172,7 +172,7 @@ fn program() -> PathBuf {
         .with_file_name("examples/object_store");
     assert!(
         program.exists(),
-        "no {}: run `cargo build -p fermata-app --example object_store`",
+        "no {}: run `cargo build -p fermata-object --example object_store`",
         program.display()
     );
     program

@@ -1,0 +1,210 @@
+//! The bucket that a protected session's images are copied to, by a thread of its own: the newest valid one each time that the
+//! one before is there.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use fermata_control::Paths;
+use fermata_object::{Cause, ObjectError, Pushed, Shelf};
+use fermata_store::image::Image;
+use fermata_store::{Store, StoreError};
+
+use crate::failure::{Failure, INTERNAL};
+use crate::place;
+
+/// A folder of a bucket with images of one session.
+pub struct Bucket {
+    shelf: Arc<Shelf>,
+    /// Name of the session's images without their number.
+    base: String,
+    to_copy: Sender<PathBuf>,
+    copied: Receiver<Copied>,
+    /// The image that is being copied.
+    busy: Option<PathBuf>,
+    /// The one that follows.
+    next: Option<PathBuf>,
+    /// The highest number of an image that has been there.
+    highest: u64,
+}
+
+/// The end of a copy.
+pub struct Copied {
+    /// The image.
+    pub image: PathBuf,
+    /// Its address in the bucket.
+    pub address: String,
+    /// What it meant, and whether older ones could be removed there; `None` if the image has gone, or was there already.
+    pub result: Result<Option<Pushed>, Failure>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Bucket {
+    /// The folder at `address`, in which `keep` images named BASE-NUMBER are kept.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(address: &str, base: &str, keep: usize) -> Result<Self, Failure> {
+        let shelf = Arc::new(place::shelf(address)?);
+        let there = shelf.series(&format!("{base}-1"))?;
+        let highest = there.iter().filter_map(|it| number(base, &it.name)).max();
+        let (to_copy, paths) = channel::<PathBuf>();
+        let (send, copied) = channel();
+        let (copying, base) = (shelf.clone(), base.to_owned());
+        let series = base.clone();
+        let work = move || {
+            for image in paths {
+                let begun = Instant::now();
+                let name = image
+                    .file_name()
+                    .map(|it| it.to_string_lossy().into_owned());
+                let address = copying.address_of(&name.unwrap_or_default());
+                let result = copy(&copying, &image)
+                    .and_then(|pushed| thin_out(&copying, &series, keep).map(|()| pushed));
+                let seconds = begun.elapsed().as_secs_f64();
+                let copied = Copied {
+                    image,
+                    address,
+                    result,
+                    seconds,
+                };
+                if send.send(copied).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("bucket".into())
+            .spawn(work)
+            .map_err(|e| Failure::new(INTERNAL, format!("cannot start a thread: {e}")))?;
+        Ok(Self {
+            shelf,
+            base,
+            to_copy,
+            copied,
+            busy: None,
+            next: None,
+            highest: highest.unwrap_or(0),
+        })
+    }
+
+    /// The highest number of an image that has been there.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// The image at `path` is valid: it is copied, unless a newer one is there.
+    pub fn offer(&mut self, path: &Path) {
+        let number = |path: &Path| number(&self.base, &path.file_name()?.to_string_lossy());
+        let Some(offered) = number(path).filter(|it| *it > self.highest) else {
+            return;
+        };
+        if self
+            .next
+            .as_deref()
+            .and_then(number)
+            .is_none_or(|next| next < offered)
+        {
+            self.next = Some(path.into());
+        }
+        self.begin();
+    }
+
+    /// Whether the image at `path` is being copied.
+    pub fn is_copying(&self, path: &Path) -> bool {
+        self.busy.as_deref() == Some(path)
+    }
+
+    /// Copies that have ended since the last call.
+    pub fn news(&mut self) -> Vec<Copied> {
+        let news: Vec<Copied> = self.copied.try_iter().collect();
+        if !news.is_empty() {
+            self.busy = None;
+            self.begin();
+        }
+        news
+    }
+
+    fn begin(&mut self) {
+        if self.busy.is_some() {
+            return;
+        }
+        if let Some(path) = self.next.take() {
+            let name = path.file_name().map(|it| it.to_string_lossy());
+            let begun = name.and_then(|name| number(&self.base, &name));
+            self.highest = self.highest.max(begun.unwrap_or(0));
+            // The thread is there as long as this is.
+            let _ = self.to_copy.send(path.clone());
+            self.busy = Some(path);
+        }
+    }
+
+    /// Brings the newest image that can be read to `folder`, unless it is there and was `tried` already; `None` if there is none.
+    ///
+    /// # Errors
+    /// Why the newest one could not be brought.
+    pub fn fetch(
+        &self,
+        folder: &Path,
+        tried: &HashSet<&Path>,
+    ) -> Result<Option<(u64, PathBuf)>, Failure> {
+        let there = self.shelf.series(&format!("{}-1", self.base))?;
+        let store = Store::open(&Paths::find().store(), true)?;
+        let mut first = None;
+        for listed in there.iter().rev() {
+            let Some(number) = number(&self.base, &listed.name) else {
+                continue;
+            };
+            let path = folder.join(&listed.name);
+            if tried.contains(path.as_path()) {
+                continue;
+            }
+            match self.shelf.pull(&listed.name, folder, &store, &|_, _| {}) {
+                Ok(_) | Err(ObjectError::Store(StoreError::Exists { .. })) => {
+                    return Ok(Some((number, path)));
+                }
+                Err(error) => {
+                    first.get_or_insert(Failure::from(error));
+                }
+            }
+        }
+        first.map_or(Ok(None), Err)
+    }
+}
+
+/// Copies the image at `path`.
+fn copy(shelf: &Shelf, path: &Path) -> Result<Option<Pushed>, Failure> {
+    let copied = || -> Result<Pushed, ObjectError> {
+        let image = Image::open(path)?;
+        let store = image.find_store(&[Paths::find().store()])?;
+        shelf.push(&image, &store, &|_, _| {})
+    };
+    match copied() {
+        Ok(pushed) => Ok(Some(pushed)),
+        Err(ObjectError::Service {
+            cause: Cause::Exists,
+            ..
+        }) => Ok(None),
+        // It was removed, because newer ones came meanwhile.
+        Err(_) if !path.exists() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes the oldest images as long as there are more than are to be kept.
+fn thin_out(shelf: &Shelf, base: &str, keep: usize) -> Result<(), Failure> {
+    let there = shelf.series(&format!("{base}-1"))?;
+    let surplus = there.len().saturating_sub(keep);
+    for old in &there[..surplus] {
+        shelf.remove(&old.name)?;
+    }
+    Ok(())
+}
+
+/// The number of a session's image.
+pub fn number(base: &str, name: &str) -> Option<u64> {
+    name.strip_prefix(base)?.strip_prefix('-')?.parse().ok()
+}

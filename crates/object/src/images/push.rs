@@ -1,0 +1,287 @@
+//! An image is taken to a bucket.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fermata_store::image::Image;
+use fermata_store::{ChunkId, Store};
+
+use super::catalogue::{Catalogue, Chunk, Pack};
+use super::content::{Content, Piece};
+use super::{Shelf, number};
+use crate::{Cause, LARGE, Result, put_parts};
+
+/// From how many images of the series, the newest first, chunks are taken over.
+const BASES: usize = 4;
+/// How often an image is written anew because one that it relies on is removed meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// What taking an image to a bucket meant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Bytes of its files and chunks, equal ones once.
+    pub bytes: u64,
+    /// Those that the bucket did not have.
+    pub written_bytes: u64,
+}
+
+/// Where the chunks of an image are, and what has to be written for that.
+struct Plan {
+    packs: Vec<Pack>,
+    chunks: Vec<Chunk>,
+    /// Packs to write, by their numbers, with the numbers of their pieces.
+    puts: Vec<(usize, Vec<usize>)>,
+}
+
+impl Shelf {
+    /// Takes an image there, which then has it whole or not at all. `progress` gets the bytes written so far and in all.
+    ///
+    /// # Errors
+    /// The service's; `Exists` in the bucket; `Damaged` where the image is.
+    pub fn push(
+        &self,
+        image: &Image,
+        store: &Store,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Pushed> {
+        let held = image.hold()?;
+        let content = Content::of(image, store)?;
+        let pushed = self.push_content(image, &content, progress);
+        drop(held);
+        pushed
+    }
+
+    fn push_content(
+        &self,
+        image: &Image,
+        content: &Content,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Pushed> {
+        let name = &image.manifest().name;
+        let key = self.catalogue_key(name);
+        let bytes = content.pieces.iter().map(|it| u64::from(it.length)).sum();
+        for _ in 0..ATTEMPTS {
+            let there: Vec<String> = self.series(name)?.into_iter().map(|it| it.name).collect();
+            if there.contains(name) {
+                let what = "there is an image of this name already";
+                return Err(self.error("write", &key, what, Cause::Exists));
+            }
+            let bases = self.bases(&there);
+            let plan = plan(&bases, &content.pieces, &unique());
+            let written_bytes = plan.puts.iter().map(|(at, _)| plan.packs[*at].bytes).sum();
+            let relied: HashSet<String> = plan.relied().map(str::to_owned).collect();
+            let own: Vec<String> = plan.own().map(str::to_owned).collect();
+            let entered = self
+                .put(name, content, &plan, written_bytes, progress)
+                .and_then(|()| {
+                    let manifest = String::from_utf8_lossy(&image.manifest().encode()).into_owned();
+                    let catalogue =
+                        Catalogue::new(manifest, plan.packs, plan.chunks, content.files.clone());
+                    self.client.put(&key, &catalogue.encode())
+                });
+            if let Err(error) = entered {
+                self.take_back(name, &own);
+                return Err(error);
+            }
+            if self.still_there(name, &bases, &relied)? {
+                return Ok(Pushed {
+                    bytes,
+                    written_bytes,
+                });
+            }
+            self.client.delete(&key)?;
+            self.take_back(name, &own);
+        }
+        let what = "images that it shares data with are removed again and again";
+        Err(self.error("write", &key, what, Cause::Other))
+    }
+
+    /// The newest images that can be read.
+    fn bases(&self, there: &[String]) -> Vec<(String, Catalogue)> {
+        let mut newest = there.to_vec();
+        newest.sort_by_key(|name| std::cmp::Reverse(number(name)));
+        let newest = newest.into_iter().take(BASES);
+        // One that cannot be read shares nothing.
+        newest
+            .filter_map(|name| Some((name.clone(), self.catalogue(&name).ok()?)))
+            .collect()
+    }
+
+    /// Writes the packs.
+    fn put(
+        &self,
+        name: &str,
+        content: &Content,
+        plan: &Plan,
+        total: u64,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<()> {
+        let done = AtomicU64::new(0);
+        progress(0, total);
+        for (pack, pieces) in &plan.puts {
+            let pack = &plan.packs[*pack];
+            let key = format!("{}{}", self.packs_key(name), pack.name);
+            let starts: Vec<(u64, &Piece)> = pieces
+                .iter()
+                .map(|at| (plan.chunks[*at].offset, &content.pieces[*at]))
+                .collect();
+            put_parts(&self.client, &key, pack.bytes, |start, end| {
+                let bytes = part(content, &starts, start, end)?;
+                let done = done.fetch_add(end - start, Ordering::Relaxed) + end - start;
+                progress(done, total);
+                Ok::<_, crate::ObjectError>(bytes)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether some image still needs each of the packs that were taken over, so that nobody removes them.
+    fn still_there(
+        &self,
+        name: &str,
+        bases: &[(String, Catalogue)],
+        relied: &HashSet<String>,
+    ) -> Result<bool> {
+        if relied.is_empty() {
+            return Ok(true);
+        }
+        let there: HashSet<String> = self.series(name)?.into_iter().map(|it| it.name).collect();
+        let kept = bases.iter().filter(|(base, _)| there.contains(base));
+        let kept: HashSet<&str> = kept
+            .flat_map(|(_, catalogue)| catalogue.packs.iter().map(|it| it.name.as_str()))
+            .collect();
+        Ok(relied.iter().all(|pack| kept.contains(pack.as_str())))
+    }
+
+    /// Removes packs that no catalogue names, as well as that can be done: what stays is removed with an image, a day later.
+    fn take_back(&self, name: &str, packs: &[String]) {
+        for pack in packs {
+            let key = format!("{}{pack}", self.packs_key(name));
+            drop(self.client.delete(&key));
+        }
+    }
+}
+
+impl Plan {
+    fn own(&self) -> impl Iterator<Item = &str> {
+        self.puts
+            .iter()
+            .map(|(at, _)| self.packs[*at].name.as_str())
+    }
+
+    fn relied(&self) -> impl Iterator<Item = &str> {
+        let own: HashSet<usize> = self.puts.iter().map(|(at, _)| *at).collect();
+        let others = self.packs.iter().enumerate();
+        others
+            .filter(move |(at, _)| !own.contains(at))
+            .map(|(_, pack)| pack.name.as_str())
+    }
+}
+
+/// Bytes of a pack from `start` to `end`.
+fn part(content: &Content, starts: &[(u64, &Piece)], start: u64, end: u64) -> Result<Vec<u8>> {
+    let mut part = Vec::with_capacity((end - start) as usize);
+    let first = starts
+        .partition_point(|(at, _)| *at <= start)
+        .saturating_sub(1);
+    for (at, piece) in &starts[first..] {
+        if *at >= end {
+            break;
+        }
+        let bytes = content.read(piece)?;
+        let from = start.saturating_sub(*at) as usize;
+        let to = bytes.len().min((end - at) as usize);
+        part.extend_from_slice(&bytes[from..to]);
+    }
+    Ok(part)
+}
+
+/// Takes over what `bases` have, in packs of which at least half is needed, so that space comes back without rewriting
+/// anything. The rest is put into new packs, whose names begin with `unique`.
+fn plan(bases: &[(String, Catalogue)], pieces: &[Piece], unique: &str) -> Plan {
+    let mut known: HashMap<ChunkId, (&Pack, Chunk)> = HashMap::new();
+    for (_, base) in bases {
+        for chunk in &base.chunks {
+            let pack = &base.packs[chunk.pack as usize];
+            known.entry(chunk.id).or_insert((pack, *chunk));
+        }
+    }
+    let found = |piece: &Piece| {
+        let there = known.get(&piece.id).copied();
+        there.filter(|(_, chunk)| chunk.length == piece.length)
+    };
+    let mut needed: HashMap<&str, u64> = HashMap::new();
+    for (pack, chunk) in pieces.iter().filter_map(found) {
+        *needed.entry(&pack.name).or_default() += u64::from(chunk.length);
+    }
+    let mut plan = Plan {
+        packs: Vec::new(),
+        chunks: Vec::new(),
+        puts: Vec::new(),
+    };
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        let there = found(piece).filter(|(pack, _)| 2 * needed[pack.name.as_str()] >= pack.bytes);
+        let (pack, offset) = match there {
+            Some((pack, chunk)) => {
+                let number = *numbers.entry(&pack.name).or_insert_with(|| {
+                    plan.packs.push(pack.clone());
+                    plan.packs.len() as u32 - 1
+                });
+                (number, chunk.offset)
+            }
+            None => plan.add(at, u64::from(piece.length), unique),
+        };
+        plan.chunks.push(Chunk {
+            id: piece.id,
+            length: piece.length,
+            pack,
+            offset,
+        });
+    }
+    plan
+}
+
+impl Plan {
+    /// The pack and the offset for a piece that is written.
+    fn add(&mut self, piece: usize, length: u64, unique: &str) -> (u32, u64) {
+        let full = |plan: &Self| {
+            let last = plan.puts.last();
+            last.is_none_or(|(pack, _)| plan.packs[*pack].bytes >= LARGE)
+        };
+        if full(self) {
+            let name = format!("{unique}-{}", self.puts.len());
+            self.puts.push((self.packs.len(), Vec::new()));
+            self.packs.push(Pack { name, bytes: 0 });
+        }
+        let last = self.puts.len() - 1;
+        let (number, pieces) = &mut self.puts[last];
+        pieces.push(piece);
+        let pack = &mut self.packs[*number];
+        let offset = pack.bytes;
+        pack.bytes += length;
+        (*number as u32, offset)
+    }
+}
+
+/// What no other attempt's packs begin with: the time in seconds and a random number, in hexadecimal.
+fn unique() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!(
+        "{:x}-{:016x}",
+        now(),
+        RandomState::new().hash_one(std::process::id())
+    )
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |it| it.as_secs())
+}
+
+/// When a pack of this name was begun.
+pub(super) fn begun(pack: &str) -> Option<u64> {
+    u64::from_str_radix(pack.split('-').next()?, 16).ok()
+}

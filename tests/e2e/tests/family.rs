@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command::Finished;
 use fermata_e2e::executable;
 use fermata_e2e::fermata::Session;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
-use fermata_e2e::processes::look_up;
+use fermata_e2e::processes::{Process, look_up};
 use fermata_e2e::scene::{Scene, gc_when_free, kill_nine, wait_gone, wait_until};
 
 const STEPS: &[&str] = &["--steps", "60"];
@@ -96,6 +98,84 @@ fn an_image_holds_every_process_at_one_moment() -> Result<()> {
     scene.let_go()?;
     check_result(&scene, "again")?;
     check_result(&scene, "third")?;
+    scene.close()
+}
+
+/// Restores `image` as session `name`; at `moment` the worker of the process with this place in the list is killed. How the command
+/// ended, and who was there.
+fn dies_at(
+    scene: &Scene,
+    moment: &'static str,
+    place: usize,
+    name: &str,
+) -> Result<(Finished, Vec<Process>)> {
+    let halt = Halt::at(scene, moment)?;
+    std::thread::scope(|scope| {
+        let attempt = scope.spawn(|| scene.try_restore("image", name));
+        let killed = halt.wait().and_then(|_| {
+            let session = scene.fermata().session(name)?;
+            // Before they are attached, the session knows its first worker.
+            let victim = match session.processes.get(place) {
+                Some(process) => process.worker_pid,
+                None => session.worker_pid.context("no worker")?,
+            };
+            let all = session.processes.iter();
+            let pids = all.flat_map(|it| [it.pid, it.worker_pid]);
+            let there = pids.chain([victim]).filter_map(look_up).collect();
+            kill_nine(&look_up(victim).context("no worker")?)?;
+            Ok(there)
+        });
+        drop(halt);
+        let attempt = attempt.join().map_err(|_| anyhow!("restore thread"))?;
+        Ok((attempt?, killed?))
+    })
+}
+
+/// It comes back whole, or not at all; the image stays what it is.
+#[test]
+fn a_worker_of_any_process_that_dies_during_a_restore_leaves_no_half_program() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    start_held(&scene, "source")?;
+    fermata.checkpoint("source", "image", Mode::Cow)?;
+    fermata.kill("source")?;
+    let later = ["reattach", "welcome", "resumed"];
+    let cases = later
+        .iter()
+        .flat_map(|it| (0..3).map(move |place| (*it, place)));
+    let mut whole = 0;
+    for (moment, place) in [("restored", 0)].into_iter().chain(cases) {
+        let name = format!("{moment}-{place}");
+        let (attempt, there) = dies_at(&scene, moment, place, &name)
+            .with_context(|| format!("{moment}, process {place}"))?;
+        let context = || format!("{moment}, process {place}: {attempt:?}");
+        if attempt.status == 0 {
+            whole += 1;
+            scene.let_go()?;
+            check_result(&scene, &name).with_context(context)?;
+            scene.let_go_to(HELD)?;
+        } else {
+            ensure!(attempt.stderr.contains("worker"), "{}", context());
+            wait_until("half a session goes", || {
+                let session = fermata.find(&name)?;
+                Ok(session.is_none_or(|it| it.state == "exited"))
+            })
+            .with_context(context)?;
+        }
+        for process in &there {
+            wait_gone(process).with_context(context)?;
+        }
+        fermata
+            .call(&["images", "verify", "image"])?
+            .success("fermata images verify")?;
+    }
+    // Once processes are attached, all of them begin anew from the image.
+    ensure!(whole > 0, "none of them came back");
+    scene
+        .try_restore("image", "last")?
+        .success("fermata restore")?;
+    scene.let_go()?;
+    check_result(&scene, "last")?;
     scene.close()
 }
 

@@ -119,6 +119,43 @@ fn a_transformer_that_trains_comes_back_from_checkpoints_at_random_steps() -> Re
     scene.close()
 }
 
+#[test]
+fn eight_ranks_over_gloo_come_back_from_checkpoints() -> Result<()> {
+    let scene = Scene::new()?;
+    let variables = variables(&scene)?;
+    let program = root()?.join("programs/gloo.py");
+    let program = program.to_str().context("path")?;
+    let words = [program, "--ranks", "8", "--steps", "12"];
+
+    let mut alone = Command::new("python3");
+    alone.args(words).envs(variables.clone());
+    let alone = command::run(alone, RUN_LIMIT)?.success("gloo.py")?;
+    let straight = Output::parse(&alone.stdout)?;
+
+    let variables = [variables, scene.hold(4)?.into()].concat();
+    let fermata = scene.fermata();
+    let python = Path::new("python3");
+    fermata.run_with(&variables, "run-0", Device::Soft, python, &words)?;
+    for (at, mode) in [(3, Mode::Cow), (6, Mode::Snapshot)] {
+        let [name, next] = [at, at + 3].map(|step| format!("run-{}", step - 3));
+        scene.wait_steps(&name, at)?;
+        let processes = fermata.session(&name)?.processes.len();
+        ensure!(processes == 8, "{processes} ranks");
+        let image = format!("image-{at}");
+        fermata.checkpoint(&name, &image, mode)?;
+        fermata.kill(&name)?;
+        match mode {
+            Mode::Cow => scene.let_go_to(8)?,
+            _ => scene.let_go()?,
+        }
+        scene
+            .try_restore(&image, &next)?
+            .success("fermata restore")?;
+    }
+    scene.check_ends_as("run-6", &straight)?;
+    scene.close()
+}
+
 fn compiled(scene: &Scene, compiler: &mut Command, to: &str) -> Result<PathBuf> {
     let to = scene.sandbox().work().join(to);
     compiler.arg("-o").arg(&to);

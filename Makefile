@@ -87,7 +87,7 @@ compiled: lint build
 
 # What the tests run besides, which arrives while the rest is compiled.
 others:
-	sh tools/setup.sh mpi nvml torch mpi-cuda
+	sh tools/setup.sh mpi nvml torch trainers mpi-cuda
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs with mpi4py, a CUDA-aware one, NVML's Python bindings and PyTorch, which `make test` asks
+# newer Debian suite); on request also two MPIs with mpi4py, a CUDA-aware one, NVML's Python bindings, PyTorch and trainers for it, which `make test` asks
 # for. Nothing outside .deps/ is changed, and what is already there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi|mpi-cuda|nvml|torch]...      default: rust, cuda and criu
+#   tools/setup.sh [cuda|criu|rust|mpi|mpi-cuda|nvml|torch|trainers]...      default: rust, cuda and criu
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -22,8 +22,9 @@ for part in "$@"; do
     mpi-cuda) sh tools/setup-mpi-cuda.sh ;;
     nvml) sh tools/setup-nvml.sh ;;
     torch) sh tools/setup-torch.sh ;;
+    trainers) sh tools/setup-trainers.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, mpi-cuda, nvml, torch" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, mpi-cuda, nvml, torch, trainers" >&2
         exit 2
         ;;
     esac

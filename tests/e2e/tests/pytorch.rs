@@ -11,7 +11,8 @@ use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::Scene;
+use fermata_e2e::programs::python_package;
+use fermata_e2e::scene::{Scene, wait_until};
 
 const COMPILE_LIMIT: Duration = Duration::from_secs(600);
 /// Importing PyTorch and compiling a training step takes half a minute where nothing else runs.
@@ -154,6 +155,65 @@ fn eight_ranks_over_gloo_come_back_from_checkpoints() -> Result<()> {
     }
     scene.check_ends_as("run-6", &straight)?;
     scene.close()
+}
+
+/// The callback of a trainer has an image made, which, restored after a kill, ends as a run without interruption.
+fn trains(trainer: &str) -> Result<()> {
+    let scene = Scene::new()?;
+    let mut variables = variables(&scene)?;
+    let more = root()?.join(".deps/trainers");
+    ensure!(
+        more.join(".complete").exists(),
+        "no trainers; run `sh tools/setup.sh trainers`"
+    );
+    let (_, paths) = variables
+        .iter_mut()
+        .find(|it| it.0 == "PYTHONPATH")
+        .context("paths")?;
+    let package = python_package()?;
+    let folders = [Path::new(paths), &more, Path::new(&package)];
+    *paths = std::env::join_paths(folders)?
+        .into_string()
+        .ok()
+        .context("paths")?;
+    let program = root()?.join("programs/trainers.py");
+    let program = program.to_str().context("path")?;
+    let words = [program, trainer];
+
+    let mut alone = Command::new("python3");
+    alone.args(words).envs(variables.clone());
+    let alone = command::run(alone, RUN_LIMIT)?.success("trainers.py")?;
+    let straight = Output::parse(&alone.stdout)?;
+
+    // The first image is asked for after step 6.
+    let variables = [variables, scene.hold(8)?.into()].concat();
+    let fermata = scene.fermata();
+    let python = Path::new("python3");
+    fermata.run_with(&variables, "train", Device::Soft, python, &words)?;
+    scene.wait_steps("train", 8)?;
+    let image = fermata.image("train-1");
+    wait_until("an image", || {
+        let state = fermata.session("train")?.state;
+        ensure!(state != "exited", "it has ended: {}", fermata.log("train")?);
+        Ok(image.exists())
+    })?;
+    fermata.kill("train")?;
+    scene.let_go()?;
+    scene
+        .try_restore("train-1", "again")?
+        .success("fermata restore")?;
+    scene.check_ends_as("again", &straight)?;
+    scene.close()
+}
+
+#[test]
+fn lightnings_trainer_takes_images_and_comes_back() -> Result<()> {
+    trains("lightning")
+}
+
+#[test]
+fn the_trainer_of_transformers_takes_images_and_comes_back() -> Result<()> {
+    trains("transformers")
 }
 
 fn compiled(scene: &Scene, compiler: &mut Command, to: &str) -> Result<PathBuf> {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Shows programs that Fermata did not start on a real GPU: checkpointed by process id while they run natively, going on, killed,
-# restored, with the same result; times on standard output. As root, in the repository, after `make build`.
+# Shows programs that Fermata did not start on a real GPU: checkpointed by process id, twice, while they run natively, going on, killed,
+# restored from the second image, with the same result; times on standard output, and how much of each image the store lacked. As root, in the repository, after `make build`.
 #
 #   bench/foreign.sh [PYTHON]     PYTHON has PyTorch; without it only the compiled program is shown. SIZE=96 for the software GPU
 set -eu
@@ -43,12 +43,15 @@ show() {
     seen=$(steps "$work/out")
     await "$work/out" $((seen + 2))
     echo "it goes on: step $(steps "$work/out")"
+    "$fermata" checkpoint "$pid" -o "$work/images/$name-2" --times
+    seen=$(steps "$work/out")
+    await "$work/out" $((seen + 2))
     kill -9 "$pid"
     wait "$pid" 2>/dev/null || true
     pid=
-    "$fermata" images verify "$work/images/$name"
+    "$fermata" images verify "$work/images/$name" "$work/images/$name-2"
     begun=$(now)
-    "$fermata" restore "$work/images/$name" --name "$name" --detach --ignore-changed-files --times
+    "$fermata" restore "$work/images/$name-2" --name "$name" --detach --ignore-changed-files --times
     echo "restored: $(since "$begun")"
     begun=$(now)
     "$fermata" wait "$name" || true

@@ -126,6 +126,55 @@ pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(File, Vec<OnDemand>
     Ok((file, pages))
 }
 
+/// A file with pages of a dump.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageFile {
+    /// The NUMBER of `pages-NUMBER.img`.
+    pub number: u32,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Parts of it in ascending order, which cover it: each holds memory from one multiple of a piece's length to the next, or less
+    /// where there is less. So memory that is the same in two dumps is in the same parts, wherever it lies in the files.
+    pub parts: Vec<Range<u64>>,
+}
+
+/// The files with pages in `dir`, in parts of at most `piece` bytes.
+///
+/// # Errors
+/// A page map is not as CRIU writes it, or cannot be read.
+pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if !name.starts_with("pagemap-") || !name.ends_with(".img") {
+            continue;
+        }
+        let (head, entries) = read_map(&dir.join(&*name))?;
+        let (mut offset, mut parts) = (0, Vec::new());
+        for entry in &entries {
+            if entry.flags.unwrap_or(0) & IN_FILE == 0 {
+                return Err(io::Error::other("pages are in no file"));
+            }
+            let range = entry.range();
+            let mut address = range.start;
+            while address < range.end {
+                let next = (address / piece + 1) * piece;
+                let bytes = next.min(range.end) - address;
+                parts.push(offset..offset + bytes);
+                (address, offset) = (address + bytes, offset + bytes);
+            }
+        }
+        files.push(PageFile {
+            number: head.pages,
+            bytes: offset,
+            parts,
+        });
+    }
+    files.sort_by_key(|file| file.number);
+    Ok(files)
+}
+
 impl Entry {
     fn range(&self) -> Range<u64> {
         let count = self.count.unwrap_or(self.former_count.into());
@@ -414,6 +463,22 @@ mod tests {
         let names = fs::read_dir(dir.path()).expect("listed").count();
         assert_eq!(names, 4, "nothing else is left");
         assert_eq!(working_set::read(dir.path(), 7), copied.working_set);
+    }
+
+    #[test]
+    fn files_are_cut_where_addresses_are_multiples() {
+        let dir = tempfile::tempdir().expect("a folder");
+        image(dir.path());
+        let files = page_files(dir.path(), 2 * PAGE).expect("read");
+        let [file] = &files[..] else {
+            panic!("{files:?}")
+        };
+        assert_eq!((file.number, file.bytes), (3, 4 * PAGE));
+        // Pages 18 and 19 are a piece, 49 is the end of one, 50 the beginning of another.
+        let parts = [0..2, 2..3, 3..4].map(|it| it.start * PAGE..it.end * PAGE);
+        assert_eq!(file.parts, parts);
+        fs::write(dir.path().join("pagemap-8.img"), "x").expect("written");
+        page_files(dir.path(), PAGE).expect_err("damaged");
     }
 
     #[test]

@@ -39,7 +39,7 @@ mod working_set;
 
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
-pub use image::settle;
+pub use image::{PageFile, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};

@@ -174,6 +174,7 @@ pub fn of_checkpoint(mode: &str, phases: &[Phase], stall: &StallRecord) -> Vec<R
     rows.steps("copied ahead", When::Behind, &["ahead"]);
     rows.steps("copied, checked and written", When::Behind, &["capture"]);
     rows.steps("hashed and written", When::Behind, &["finish"]);
+    rows.steps("host state into the store", When::Behind, &["pages"]);
     rows.steps("commit", When::Behind, &["commit"]);
     rows.rows
 }
@@ -192,6 +193,7 @@ pub fn of_restore(phases: &[Phase], arrival: Option<&Arrival>) -> Vec<Row> {
     rows.steps("data", before, &["device.data"]);
     rows.sources(before, phases, ["device.cache", "device.disk"]);
     rows.steps("host process", before, &["host"]);
+    rows.steps("of that, memory out of the store", before, &["pages"]);
     rows.steps("of that, device memory", before, &["driver"]);
     rows.steps("check of the image's files", before, &["verify"]);
     rows.steps("resume", before, &["attach", "reattach"]);

@@ -51,7 +51,7 @@ pub fn lane(phase: &str) -> &'static str {
     match phase {
         "quiesce" | "detach" | "reattach" | "attach" => PROGRAM,
         "host" => "CRIU",
-        "commit" | "verify" => "store",
+        "commit" | "verify" | "pages" => "store",
         "data" => COPIES,
         part if part.starts_with("device.") => "device",
         _ => "worker",

@@ -34,6 +34,19 @@ fn device_memory_in_processes_is_a_version_that_older_readers_refuse() {
     };
     let image = write("by-driver", &[17, 18]).unwrap();
     assert_eq!(image.manifest().schema_version, 3);
+    let in_store = Manifest {
+        totals: image::SessionTotals {
+            chunks: 1,
+            ..Default::default()
+        },
+        ..manifest(&[17])
+    };
+    let draft = Draft::create(&store, &images, "in-store").unwrap();
+    for path in PROCESS_FILES {
+        std::fs::write(draft.path().join(path), "x").unwrap();
+    }
+    // Without its table it is none.
+    assert!(draft.commit(in_store).is_err());
     let again = Image::open(image.dir()).unwrap();
     assert_eq!(again.manifest().driver_processes, [17, 18]);
     assert!(again.chunk_table().unwrap().records().is_empty());

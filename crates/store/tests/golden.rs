@@ -17,8 +17,15 @@ const BUFFERS: [&[(u64, usize)]; 3] = [&[(1, 5000), (2, 4096)], &[(1, 5000)], &[
 
 /// The version of each golden image, the parts of its further processes, and the processes whose device memory the driver has
 /// moved into theirs.
-const VERSIONS: [(u32, &[&str], &[u32]); 3] =
-    [(1, &[], &[]), (2, &["process-2"], &[]), (3, &[], &[4711])];
+const VERSIONS: [(u32, &[&str], &[u32]); 4] = [
+    (1, &[], &[]),
+    (2, &["process-2"], &[]),
+    (3, &[], &[4711]),
+    (IN_STORE, &[], &[4711]),
+];
+/// The version in which the memory of processes lies in the store: parts of `host/pages-1.img`, buffer 1.
+const IN_STORE: u32 = 4;
+const PAGES: &[(u64, usize)] = &[(4, 8192), (5, 4096)];
 
 #[test]
 fn every_version_is_read() {
@@ -38,8 +45,13 @@ fn every_version_is_read() {
         assert_eq!(manifest.extra["log_bytes"], 123);
         assert_eq!(manifest.parts, parts);
         assert_eq!(manifest.driver_processes, driver_processes);
-        let host = image.read_file("host/pages-1.img").unwrap();
-        assert_eq!(host, content(9, 3000));
+        if version == IN_STORE {
+            assert!(!image.host().join("pages-1.img").exists());
+            table_is_read(&store, image.dir(), 1, &[PAGES]);
+        } else {
+            let host = image.read_file("host/pages-1.img").unwrap();
+            assert_eq!(host, content(9, 3000));
+        }
         if driver_processes.is_empty() {
             content_is_read(&store, &image);
         }
@@ -56,30 +68,30 @@ fn every_version_is_read() {
 
 /// The objects and the chunks of each part, which are the same.
 fn content_is_read(store: &Store, image: &Image) {
-    let reader = store.reader().unwrap();
     for part in image.manifest().part_folders() {
-        assert_eq!(
-            std::fs::read(image.dir().join(part).join(image::STATE)).unwrap(),
-            b"golden"
-        );
-        let table = image::ChunkTable::read(&image.dir().join(part).join(image::CHUNKS)).unwrap();
-        let mut records = table.records().iter();
-        for (number, parts) in BUFFERS.iter().enumerate() {
-            let mut offset = 0;
-            for (seed, length) in *parts {
-                let record = records.next().unwrap();
-                let mut bytes = vec![0; *length];
-                reader.read_verified(&record.id, &mut bytes).unwrap();
-                assert_eq!(bytes, content(*seed, *length));
-                assert_eq!(
-                    (record.buffer, record.offset),
-                    (BufferId(number as u64), offset)
-                );
-                offset += *length as u64;
-            }
-        }
-        assert!(records.next().is_none());
+        let folder = image.dir().join(part);
+        assert_eq!(std::fs::read(folder.join(image::STATE)).unwrap(), b"golden");
+        table_is_read(store, &folder, 0, &BUFFERS);
     }
+}
+
+/// The table in a folder, of buffers that are numbered from `first` on.
+fn table_is_read(store: &Store, folder: &Path, first: u64, buffers: &[&[(u64, usize)]]) {
+    let reader = store.reader().unwrap();
+    let table = image::ChunkTable::read(&folder.join(image::CHUNKS)).unwrap();
+    let mut records = table.records().iter();
+    for (number, parts) in (first..).zip(buffers) {
+        let mut offset = 0;
+        for (seed, length) in *parts {
+            let record = records.next().unwrap();
+            let mut bytes = vec![0; *length];
+            reader.read_verified(&record.id, &mut bytes).unwrap();
+            assert_eq!(bytes, content(*seed, *length));
+            assert_eq!((record.buffer, record.offset), (BufferId(number), offset));
+            offset += *length as u64;
+        }
+    }
+    assert!(records.next().is_none());
 }
 
 /// How they were made: `FERMATA_GOLDEN=/golden cargo test -p fermata-store --test golden -- --ignored`. It writes those that
@@ -99,11 +111,18 @@ fn write_golden() {
         if driver_processes.is_empty() {
             write_part(&writer, draft.path());
         }
+        if version == IN_STORE {
+            write_table(&writer, draft.path(), 1, &[PAGES]);
+        }
         for _ in parts {
             write_part(&writer, &draft.add_part().unwrap());
         }
         writer.finish().unwrap();
-        std::fs::write(draft.host().join("pages-1.img"), content(9, 3000)).unwrap();
+        let pages = match version {
+            IN_STORE => "pagemap-1.img",
+            _ => "pages-1.img",
+        };
+        std::fs::write(draft.host().join(pages), content(9, 3000)).unwrap();
         let mut manifest = image::Manifest {
             fermata_version: env!("CARGO_PKG_VERSION").into(),
             session: "golden".into(),
@@ -111,6 +130,9 @@ fn write_golden() {
             driver_processes: driver_processes.into(),
             ..Default::default()
         };
+        if version == IN_STORE {
+            manifest.totals.chunks = PAGES.len() as u64;
+        }
         manifest.program.argv = ["./heat2d", "--steps", "100"].map(String::from).into();
         manifest.program.cwd = "/work".into();
         manifest.extra.insert("log_bytes".into(), 123.into());
@@ -119,19 +141,23 @@ fn write_golden() {
 }
 
 fn write_part(writer: &PackWriter, folder: &Path) {
+    write_table(writer, folder, 0, &BUFFERS);
+    std::fs::write(folder.join(image::STATE), "golden").unwrap();
+}
+
+fn write_table(writer: &PackWriter, folder: &Path, first: u64, buffers: &[&[(u64, usize)]]) {
     let mut table = image::ChunkTableWriter::new();
-    for (number, parts) in BUFFERS.iter().enumerate() {
+    for (number, parts) in (first..).zip(buffers) {
         let mut offset = 0;
         for (seed, length) in *parts {
             let bytes = content(*seed, *length);
             let id = ChunkId::of(&bytes);
             writer.put(&id, &bytes).unwrap();
             table
-                .push(BufferId(number as u64), offset, *length as u32, id)
+                .push(BufferId(number), offset, *length as u32, id)
                 .unwrap();
             offset += *length as u64;
         }
     }
     table.write(&folder.join(image::CHUNKS)).unwrap();
-    std::fs::write(folder.join(image::STATE), "golden").unwrap();
 }

@@ -16,6 +16,7 @@ use fermata_e2e::halt::Halt;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes::{Process, look_up};
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
+use serde_json::Value;
 
 /// It prints every twentieth step, and stands still at [`HELD`] until it is let go: then it is soon at its end.
 const STEPS: &[&str] = &["--steps", "1600", "--pause-ms", "20", "--size", "96"];
@@ -147,13 +148,33 @@ fn a_program_started_by_hand_goes_on_and_every_image_of_it_ends_as_it_does() -> 
     let straight = scene.straight("heat2d", STEPS)?;
     let program = ByHand::held(&scene, "heat2d", STEPS, HELD)?;
     let output = program.output.clone();
+    let mut written = Vec::new();
     for (image, steps) in [("a", 1), ("b", 7), ("c", PRINTED)] {
         program.wait_steps(steps)?;
         let done = program.checkpoint(image, &[])?.success("checkpoint")?;
         for word in ["driver's own interface", "the program goes on"] {
             ensure!(done.stderr.contains(word), "{}", done.stderr);
         }
+        let folder = scene.fermata().image(image);
+        let manifest = fs::read_to_string(folder.join("manifest.json"))?;
+        let manifest: Value = serde_json::from_str(&manifest)?;
+        ensure!(manifest["schema_version"] == 4, "{manifest}");
+        written.push(
+            manifest["totals"]["written_bytes"]
+                .as_u64()
+                .context("bytes")?,
+        );
+        for entry in fs::read_dir(folder.join("host"))? {
+            let name = entry?.file_name();
+            let pages = name.to_string_lossy().starts_with("pages-");
+            ensure!(!pages, "its memory is in files: {name:?}");
+        }
     }
+    // What it has not changed is there once.
+    ensure!(
+        written[0] * 3 > written[1].max(written[2]) * 4,
+        "{written:?}"
+    );
     scene.let_go_to(LATER)?;
     program.wait_steps(2 * PRINTED)?;
     program.kill()?;
@@ -617,8 +638,26 @@ fn a_restore_that_fails_leaves_nothing_and_the_image_whole() -> Result<()> {
         let left = scene.sandbox().processes();
         Ok(!left.iter().any(|it| it.name == "heat2d"))
     })?;
+    // Its memory is in the store, and damage there is found before the program runs.
+    let packs = fs::read_dir(scene.sandbox().images().join(".store/packs"))?;
+    let packs = packs.map(|it| Ok(it?.path())).collect::<Result<Vec<_>>>()?;
+    for pack in &packs {
+        let mut bytes = fs::read(pack)?;
+        bytes[5000] ^= 1;
+        fs::write(pack, bytes)?;
+    }
+    let refused = restore(&scene, "x", "again", &[])?;
+    expect(&refused, 12, &["damaged"])?;
+    ensure!(scene.fermata().find("again")?.is_none(), "half a session");
+    for pack in &packs {
+        let mut bytes = fs::read(pack)?;
+        bytes[5000] ^= 1;
+        fs::write(pack, bytes)?;
+    }
     restore(&scene, "x", "again", &[])?.success("restore")?;
     scene.fermata().kill("again")?;
+    let left = fs::read_dir(scene.sandbox().images())?.count();
+    ensure!(left == 2, "{left} entries beside the image and the store");
     drop(program);
     scene.close()
 }

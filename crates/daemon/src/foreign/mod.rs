@@ -15,6 +15,7 @@ mod gpus;
 mod helper;
 mod memory;
 mod outside;
+pub(crate) mod pages;
 mod take;
 pub(crate) mod under_way;
 mod words;

@@ -1,7 +1,7 @@
 //! The image of a foreign program.
 //!
 //! ```text
-//!  draft, CRIU ready ─► lock ─► move ─► dump ─► move back, unlock ─► hash, sync, commit
+//!  draft, CRIU ready ─► lock ─► move ─► dump ─► move back, unlock ─► pages into the store, commit
 //!                        └──── the program stands still ────────┘
 //! ```
 
@@ -15,11 +15,12 @@ use fermata_control::worker::FailureKind;
 use fermata_store::image::{
     DeviceRecord, Draft, HostRecord, Image, Manifest, Program, SessionTotals, sweep_drafts,
 };
-use fermata_store::moments;
+use fermata_store::{Store, moments};
 use tracing::{info, warn};
 
 use super::examine::Target;
 use super::helper::Helper;
+use super::pages;
 use crate::checkpoint::{explain, folder_bytes, no_connection, note_folders, target};
 use crate::criu::dump::{Done, Dump, Dumping, HeldTree};
 use crate::criu::kept_logs::keep_hint;
@@ -49,6 +50,7 @@ pub(super) struct ByDriver<'a> {
     daemon: &'a Arc<Daemon>,
     target: &'a Target,
     criu: Criu,
+    store: Store,
     draft: Draft,
     tcp_close: bool,
     /// Whether the program ends with the image: then nothing of it runs between its dump and its end.
@@ -67,13 +69,16 @@ impl<'a> ByDriver<'a> {
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;
         let bytes = space::resident_bytes(of.root.pid) + of.device_bytes;
+        // On one file system not both at once: what is in the store goes from the files.
         space::check_space(&folder, bytes + MARGIN)?;
+        space::check_space(store.dir(), bytes + MARGIN)?;
         let draft = Draft::create(&store, &folder, &name).map_err(|e| from_store(&e))?;
         reuse::allow(&proc::tree(of.root.pid));
         Ok(Self {
             daemon,
             target: of,
             criu,
+            store,
             draft,
             tcp_close: request.tcp_close,
             ends: request.then == Then::Stop,
@@ -233,9 +238,17 @@ impl<'a> ByDriver<'a> {
         report: &mut Report<'_>,
     ) -> Result<Image> {
         let Self {
-            mut draft, phases, ..
+            mut draft,
+            store,
+            phases,
+            ..
         } = self;
         phases.moved("host", folder_bytes(&draft.host()));
+        report("pages", 0, 0);
+        let stored = phases.time("pages", || pages::store(&draft, &store))?;
+        phases.moved("pages", stored.new_bytes);
+        manifest.totals.chunks = stored.chunks;
+        manifest.totals.written_bytes = stored.new_bytes;
         report("commit", 0, 0);
         phases
             .time("commit", || draft.seal())
@@ -387,6 +400,8 @@ fn describe(of: &Target, criu: &str, connections: u32, moved: u64) -> Result<Man
 
 fn answer(of: &Target, manifest: &Manifest, image: PathBuf, then: Then) -> Checkpointed {
     let totals = &manifest.totals;
+    let dumped = manifest.phases.iter().find(|it| it.name == "host");
+    let dumped = dumped.map_or(0, |it| it.bytes);
     Checkpointed {
         session: of.name.clone(),
         image,
@@ -398,7 +413,7 @@ fn answer(of: &Target, manifest: &Manifest, image: PathBuf, then: Then) -> Check
             device_bytes: totals.device_bytes,
             ..Totals::default()
         },
-        host_bytes: manifest.host_bytes().saturating_sub(totals.device_bytes),
+        host_bytes: dumped.saturating_sub(totals.device_bytes),
         stopped_seconds: totals.stopped_seconds,
         seconds: totals.seconds,
         phases: manifest.phases.iter().map(recorded).collect(),

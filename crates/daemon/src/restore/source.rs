@@ -9,7 +9,7 @@ use std::time::Duration;
 use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
-use fermata_store::{Owners, moments};
+use fermata_store::{Owners, Store, moments};
 use parking_lot::Mutex;
 
 use crate::agent::attach::{AttachmentEnds, go_on, offer, reattach};
@@ -20,6 +20,7 @@ use crate::criu::{self, Criu, RESTORE_LOG};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::foreign::back::Returning;
+use crate::foreign::pages::Whole;
 use crate::gpu::driver::Driver;
 use crate::gpu::visible::{check_first, variables_of_process};
 use crate::helpers::namespace::{self, HostImage, Namespace};
@@ -428,6 +429,12 @@ impl Source {
         }
     }
 
+    /// The dump of a foreign program with its memory, if that is in the store.
+    fn whole(&self) -> Result<Option<Whole>> {
+        let store = Store::open(&self.store, false).map_err(|e| from_store(&e))?;
+        Whole::of(&self.image, &store)
+    }
+
     fn host(
         &self,
         session: &Session,
@@ -443,8 +450,15 @@ impl Source {
             })?;
         }
         session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
+        let whole = match &self.foreign {
+            Some(_) => phases.time("pages", || self.whole())?,
+            None => None,
+        };
+        let files = whole
+            .as_ref()
+            .map_or_else(|| self.image.host(), Whole::folder);
         let image = HostImage {
-            files: &self.image.host(),
+            files: &files,
             work: namespace::work_folder(&session.dir),
             root: self.record.root,
             log: session.log(),

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::damaged;
 use crate::{Result, StoreError};
 
-/// The latest version of the manifest and of the image folder's layout: 3 has device memory in the memory of processes.
-pub const SCHEMA_VERSION: u32 = 3;
+/// The latest version of the manifest and of the image folder's layout: 4 has the memory of processes in the store.
+pub const SCHEMA_VERSION: u32 = 4;
+/// The version of an image with device memory in the memory of processes, and that in files.
+const IN_PROCESSES: u32 = 3;
 /// The version of an image whose device part is of one process, or that has none.
 const ONE_PART: u32 = 1;
 /// The version of an image with device parts of several processes.
@@ -270,7 +272,8 @@ impl Manifest {
     /// The least version that says what this manifest does.
     pub(super) fn needed_version(&self) -> u32 {
         match (self.driver_processes.is_empty(), self.parts.is_empty()) {
-            (false, _) => SCHEMA_VERSION,
+            (false, _) if self.totals.chunks > 0 => SCHEMA_VERSION,
+            (false, _) => IN_PROCESSES,
             (true, false) => SEVERAL_PARTS,
             (true, true) => ONE_PART,
         }
@@ -433,8 +436,8 @@ mod tests {
     fn unknown_fields_are_ignored_and_newer_versions_refused() {
         let m = Manifest::decode(br#"{"schema_version":1,"later":2}"#, Path::new("m")).unwrap();
         assert_eq!(m.schema_version, 1);
-        let e = Manifest::decode(br#"{"schema_version":4}"#, Path::new("m")).unwrap_err();
-        assert!(matches!(e, StoreError::Newer { found: 4, .. }));
+        let e = Manifest::decode(br#"{"schema_version":5}"#, Path::new("m")).unwrap_err();
+        assert!(matches!(e, StoreError::Newer { found: 5, .. }));
         assert!(Manifest::decode(b"{}", Path::new("m")).is_err());
     }
 

@@ -30,6 +30,7 @@ mod late;
 mod memory;
 mod mpi;
 mod names;
+mod neighbours;
 mod nvml;
 mod old_driver;
 mod pause;

@@ -6,8 +6,9 @@ The program runs for about MINUTES, were nothing to happen to it: `heat2d`, or t
 `programs/transformer.py` (on the software GPU, with the packages of `tools/setup.sh torch`). Its process, its worker or the daemon is killed FAILURES times in all,
 at random moments, exponentially distributed; on the software GPU the device is lost as well, whenever a worker lives twice as long
 as the mean time between two of these. `protect` takes images at the interval that it finds (`--every auto`). The report has every
-event but those of images, and: whether the digest is that of a run that went through; seconds of work that were done twice, beside half an interval for
-each failure, which is what the model expects (PhoenixOS, appendix A.1); seconds in restarts and lost to images.
+event but those of images, and: whether the digest is that of a run that went through; seconds of work that were done twice, beside half an interval
+for each failure, which is what the model expects (PhoenixOS, appendix A.1), and the time that an image took, because until it is
+complete the one before counts; seconds in restarts and lost to images.
 """
 
 import argparse
@@ -88,10 +89,12 @@ def fail(daemon, protection, kind):
 def summary(events, failures):
     """What it cost, in seconds."""
     of = lambda kind, field: [it[field] for it in events if it["event"] == kind and it.get(field) is not None]
-    expected, interval = [], None
+    expected, interval, taken = [], None, 0
     for it in events:
         if it["event"] == "failure" and it["what"] != "daemon" and interval is not None:
-            expected.append(interval / 2)
+            expected.append(interval / 2 + taken)
+        if it["event"] == "checkpoint":
+            taken = it["seconds"]
         interval = it.get("interval", interval)
     repeated = of("restored", "repeated_seconds")
     return {
@@ -127,6 +130,9 @@ def main():
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-protect"))
     given = known.parse_args()
     chance, gap = random.Random(given.seed), given.minutes * 60 / given.failures
+    gaps = [chance.expovariate(1 / gap) for _ in range(given.failures)]
+    # Together they leave time for what else happens before the program's end.
+    gaps = [it * 0.9 * given.minutes * 60 / sum(gaps) for it in gaps]
     program = PROGRAMS[given.program]
     # It goes on for a while after the last failure.
     steps = int(program["every"] * given.minutes * 60)
@@ -150,8 +156,8 @@ def main():
     protection = Protection(daemon, work, gap)
     try:
         protection.wait("checkpoint", 1)
-        for _ in range(given.failures):
-            time.sleep(chance.expovariate(1 / gap))
+        for gap in gaps:
+            time.sleep(gap)
             # Four failures in a row without an image between them would be taken for the program's own.
             protection.wait("checkpoint", len(protection.events("checkpoint")) + 1)
             kind = chance.choice(["program", "worker", "daemon"])

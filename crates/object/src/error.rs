@@ -30,6 +30,30 @@ pub enum ObjectError {
     Store(#[from] StoreError),
 }
 
+impl ObjectError {
+    /// Whether an object does not hold what was written.
+    pub fn is_damaged(&self) -> bool {
+        matches!(
+            self,
+            Self::Service {
+                cause: Cause::Damaged,
+                ..
+            }
+        )
+    }
+
+    /// Whether there is no such object.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::Service {
+                cause: Cause::Gone,
+                ..
+            }
+        )
+    }
+}
+
 /// Kinds of reasons why a service did not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {

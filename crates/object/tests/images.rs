@@ -215,6 +215,44 @@ fn an_image_that_is_removed_while_another_takes_over_its_data_takes_nothing_alon
 }
 
 #[test]
+fn an_image_that_is_replaced_under_its_name_is_not_taken_for_what_it_was() {
+    let (place, here) = (Place::new(), Machine::new());
+    let shelf = place.shelf();
+    let first = here.image("heat-1", &[(1, 4 << 20)]);
+    let second = here.image("heat-2", &[(1, 4 << 20), (2, 1000)]);
+    push(&shelf, &here, &first);
+    let replaced = AtomicU64::new(0);
+    let meanwhile = |_: u64, _: u64| {
+        if replaced.fetch_add(1, Ordering::Relaxed) == 0 {
+            place.shelf().remove("heat-1").unwrap();
+            let other = Machine::new();
+            let image = other.image("heat-1", &[(7, 1000)]);
+            push(&place.shelf(), &other, &image);
+        }
+    };
+    shelf.push(&second, &here.store, &meanwhile).unwrap();
+    let there = Machine::new();
+    check_same(&second, &pull(&shelf, "heat-2", &there).unwrap(), &there);
+}
+
+#[test]
+fn data_that_somebody_has_removed_is_not_relied_on() {
+    let (place, here) = (Place::new(), Machine::new());
+    let shelf = place.shelf();
+    let first = here.image("heat-1", &[(1, 4 << 20)]);
+    push(&shelf, &here, &first);
+    for pack in place.objects("heat/packs") {
+        fs::remove_file(pack).unwrap();
+    }
+    let second = here.image("heat-2", &[(1, 4 << 20), (2, 1000)]);
+    assert!(push(&shelf, &here, &second) > 4 << 20);
+    let there = Machine::new();
+    check_same(&second, &pull(&shelf, "heat-2", &there).unwrap(), &there);
+    let error = pull(&shelf, "heat-1", &there).unwrap_err();
+    assert_eq!(cause(&error), Some(Cause::Gone), "{error}");
+}
+
+#[test]
 fn damage_is_named_and_leaves_nothing() {
     let (place, here) = (Place::new(), Machine::new());
     let shelf = place.shelf();
@@ -312,6 +350,15 @@ fn what_a_dead_writer_has_left_is_removed_a_day_later() {
     let left = place.objects("heat/packs");
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0].to_string_lossy().contains("young"), "{left:?}");
+    // Also where there is no image any more.
+    fs::write(
+        pack.with_file_name(format!("{:x}-old-1", now - 25 * 3600)),
+        "x",
+    )
+    .unwrap();
+    let error = shelf.remove("heat-1").unwrap_err();
+    assert_eq!(cause(&error), Some(Cause::Gone), "{error}");
+    assert_eq!(place.objects("heat/packs"), left);
 }
 
 #[test]

@@ -113,12 +113,17 @@ fn dies_at(
     std::thread::scope(|scope| {
         let attempt = scope.spawn(|| scene.try_restore("image", name));
         let killed = halt.wait().and_then(|_| {
-            let session = scene.fermata().session(name)?;
-            // Before they are attached, the session knows its first worker.
-            let victim = match session.processes.get(place) {
-                Some(process) => process.worker_pid,
-                None => session.worker_pid.context("no worker")?,
-            };
+            // Before they are attached, the session knows its first worker, once that has loaded.
+            let mut found = None;
+            wait_until("a worker is known", || {
+                let session = scene.fermata().session(name)?;
+                let attached = session.processes.get(place).map(|it| it.worker_pid);
+                found = attached
+                    .or(session.worker_pid)
+                    .map(|victim| (session, victim));
+                Ok(found.is_some())
+            })?;
+            let (session, victim) = found.context("no worker")?;
             let all = session.processes.iter();
             let pids = all.flat_map(|it| [it.pid, it.worker_pid]);
             let there = pids.chain([victim]).filter_map(look_up).collect();

@@ -657,7 +657,10 @@ fn a_restore_that_fails_leaves_nothing_and_the_image_whole() -> Result<()> {
     restore(&scene, "x", "again", &[])?.success("restore")?;
     scene.fermata().kill("again")?;
     let left = fs::read_dir(scene.sandbox().images())?.count();
-    ensure!(left == 2, "{left} entries beside the image and the store");
+    ensure!(
+        left == 2,
+        "{left} entries, where the image and the store are all"
+    );
     drop(program);
     scene.close()
 }

@@ -63,7 +63,7 @@ fn two_daemons_on_one_folder_of_images_harm_neither() -> Result<()> {
     ensure!(lost.stderr.contains("exists"), "{lost:?}");
     // Meanwhile somebody collects what nobody needs.
     let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let taken = std::thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let fermata = scenes[0].fermata();
             while !over.load(Ordering::Relaxed) {
@@ -72,25 +72,31 @@ fn two_daemons_on_one_folder_of_images_harm_neither() -> Result<()> {
             Ok::<(), anyhow::Error>(())
         });
         let taken = || {
+            let mut taken = Vec::new();
             for (at, mode) in [Mode::Snapshot, Mode::Stop, Mode::Recopy]
                 .into_iter()
                 .enumerate()
             {
                 let names = [format!("one-{at}"), format!("other-{at}")];
                 let names = [names[0].as_str(), names[1].as_str()];
-                for done in both(&scenes, names, mode)? {
+                for (name, done) in names.into_iter().zip(both(&scenes, names, mode)?) {
                     // A collection has the store for a moment.
                     let locked = done.status == 11;
                     ensure!(locked || done.status == 0, "{}: {done:?}", mode.name());
+                    taken.extend((!locked).then(|| name.to_owned()));
                 }
             }
-            Ok::<(), anyhow::Error>(())
+            Ok::<Vec<String>, anyhow::Error>(taken)
         };
         let taken = taken();
         over.store(true, Ordering::Relaxed);
         let collected = collector.join().map_err(|_| anyhow!("the collector"))?;
-        taken.and(collected)
+        collected.and(taken)
     })?;
+    ensure!(
+        !taken.is_empty(),
+        "no image was taken while somebody collected"
+    );
     for (scene, image) in scenes.iter().zip(["one-last", "other-last"]) {
         scene.fermata().checkpoint("heat", image, Mode::Cow)?;
         scene.fermata().kill("heat")?;
@@ -98,7 +104,13 @@ fn two_daemons_on_one_folder_of_images_harm_neither() -> Result<()> {
     // Each has what the other has taken, whose program waits for that one's word.
     scenes.iter().try_for_each(Scene::let_go)?;
     let [one, other] = &scenes;
-    for (scene, image) in [(one, "other-last"), (other, "one-last"), (one, "same")] {
+    let beside = taken[0].as_str();
+    for (scene, image) in [
+        (one, "other-last"),
+        (other, "one-last"),
+        (one, "same"),
+        (other, beside),
+    ] {
         scene.try_restore(image, image)?.success("restore")?;
         scene
             .check_ends_as(image, &straight)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  CRIU's dump: host/pages-N.img ─► chunks in the store, named by the image's chunk table as buffer N; the file goes
-//!  a restore:   a folder beside the image, with links to its other files ◄─ pages-N.img, put together again
+//!  a restore:   a folder among the images, with links to its other files ◄─ pages-N.img, put together again
 //! ```
 //! CRIU reads plain files, and the driver needs all memory before the program runs, so nothing could come on demand anyway. Parts
 //! are cut at multiples of addresses: memory that a program has not changed gives the same chunks the next time, wherever it lies in
@@ -24,9 +24,11 @@ use crate::failure::{Failure, OrFail as _, Result, fail, from_store};
 use crate::images::space;
 use crate::parallel::all_at_once;
 
+/// Beside what is known to be needed on the disk.
+const MARGIN: u64 = 16 << 20;
 /// Longest part, in bytes: a page that has changed makes one of them new.
 const PIECE: u64 = 256 << 10;
-/// Threads that hash, or read, parts.
+/// The most threads that hash, or read, parts.
 const THREADS: usize = 8;
 
 /// Puts the pages of a dump into the store and its table into `draft`; what that was, in all. The files with the pages are gone then.
@@ -37,11 +39,14 @@ pub(super) fn store(draft: &Draft, store: &Store) -> Result<Totals> {
     let host = draft.host();
     let unreadable = || "cannot read the dump's pages".to_owned();
     let files = page_files(&host, PIECE).or_fail(FailureKind::Internal, unreadable)?;
+    // One file goes after the other. Where the disk has no room for the largest twice, it goes piece by piece.
+    let largest = files.iter().map(|it| it.bytes).max().unwrap_or(0);
+    let scarce = space::check_space(store.dir(), largest + MARGIN).is_err();
     let writer = store.begin().map_err(|e| from_store(&e))?;
     let mut table = ChunkTableWriter::new();
     for file in &files {
         let path = path_of(&host, file.number);
-        for (offset, length, id) in put_all(&path, file, &writer)? {
+        for (offset, length, id) in put_all(&path, file, &writer, scarce)? {
             table
                 .push(BufferId(file.number.into()), offset, length, id)
                 .map_err(|e| from_store(&e))?;
@@ -57,7 +62,12 @@ pub(super) fn store(draft: &Draft, store: &Store) -> Result<Totals> {
 }
 
 /// Puts a file's parts; their offsets, lengths and names, in order.
-fn put_all(path: &Path, file: &PageFile, writer: &PackWriter) -> Result<Vec<(u64, u32, ChunkId)>> {
+fn put_all(
+    path: &Path,
+    file: &PageFile,
+    writer: &PackWriter,
+    scarce: bool,
+) -> Result<Vec<(u64, u32, ChunkId)>> {
     let failed = || format!("cannot read `{}`", path.display());
     let from = File::options().read(true).write(true).open(path);
     let from = from.or_fail(FailureKind::Internal, failed)?;
@@ -73,13 +83,16 @@ fn put_all(path: &Path, file: &PageFile, writer: &PackWriter) -> Result<Vec<(u64
                 writer.put(&id, &bytes).map_err(|e| from_store(&e))?;
                 done.push((part.start, bytes.len() as u32, id));
             }
-            // So that the disk need not have room for both. Where that cannot be done, it must.
+            if !scarce {
+                continue;
+            }
+            // Where that cannot be done, the disk must have room for both.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(&from, hole, part.start, part.end - part.start);
         }
         Ok(done)
     };
-    let parts = all_at_once((0..THREADS).collect(), "store", work)?;
+    let parts = all_at_once(threads(), "store", stopping(&next, work))?;
     let mut parts: Vec<_> = parts.into_iter().flatten().collect();
     parts.sort_unstable_by_key(|it| it.0);
     Ok(parts)
@@ -89,11 +102,11 @@ fn put_all(path: &Path, file: &PageFile, writer: &PackWriter) -> Result<Vec<(u64
 pub(crate) struct Whole(Draft);
 
 impl Whole {
-    /// That of an image, `None` if the image's own folder is one.
+    /// That of an image, below `folder`; `None` if the image's own folder is one.
     ///
     /// # Errors
     /// A chunk is damaged, or the disk is full.
-    pub(crate) fn of(image: &Image, store: &Store) -> Result<Option<Self>> {
+    pub(crate) fn of(image: &Image, store: &Store, folder: &Path) -> Result<Option<Self>> {
         let table = image.chunk_table().map_err(|e| from_store(&e))?;
         if table.records().is_empty() {
             return Ok(None);
@@ -102,11 +115,8 @@ impl Whole {
         let bad = || format!("the page maps of `{}` cannot be read", host.display());
         let files = page_files(&host, PIECE).or_fail(FailureKind::Damaged, bad)?;
         check(&table, &files)?;
-        let folder = image.dir().parent().unwrap_or(Path::new("/"));
-        let bytes = files.iter().map(|it| it.bytes).sum();
-        space::check_space(folder, bytes)?;
-        let name = format!("{}-restored", image.manifest().name);
-        let draft = Draft::create(store, folder, &name).map_err(|e| from_store(&e))?;
+        space::check_space(folder, table.content_bytes() + MARGIN)?;
+        let draft = Draft::scratch(store, folder).map_err(|e| from_store(&e))?;
         let whole = Self(draft);
         let failed = || format!("cannot write to `{}`", whole.folder().display());
         whole.link(&host).or_fail(FailureKind::User, failed)?;
@@ -172,7 +182,25 @@ fn bring_all(
         }
         Ok::<(), Failure>(())
     };
-    all_at_once((0..THREADS).collect(), "pages", work).map(drop)
+    all_at_once(threads(), "pages", stopping(&next, work)).map(drop)
+}
+
+/// As many as there are processors, at most [`THREADS`].
+fn threads() -> Vec<usize> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..processors.min(THREADS)).collect()
+}
+
+/// `work`, whose failure lets all others find nothing more to do.
+fn stopping<T>(
+    next: &AtomicUsize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+) -> impl Fn(usize) -> Result<T> + Sync {
+    move |thread| {
+        work(thread).inspect_err(|_| {
+            next.store(usize::MAX / 2, Ordering::Relaxed);
+        })
+    }
 }
 
 fn path_of(folder: &Path, number: u32) -> PathBuf {

@@ -238,6 +238,7 @@ impl<'a> ByDriver<'a> {
         report: &mut Report<'_>,
     ) -> Result<Image> {
         let Self {
+            daemon,
             mut draft,
             store,
             phases,
@@ -245,7 +246,11 @@ impl<'a> ByDriver<'a> {
         } = self;
         phases.moved("host", folder_bytes(&draft.host()));
         report("pages", 0, 0);
-        let stored = phases.time("pages", || pages::store(&draft, &store))?;
+        let stored = phases.time("pages", || pages::store(&draft, &store));
+        if let Some(tier) = &daemon.tier {
+            tier.refill();
+        }
+        let stored = stored?;
         phases.moved("pages", stored.new_bytes);
         manifest.totals.chunks = stored.chunks;
         manifest.totals.written_bytes = stored.new_bytes;

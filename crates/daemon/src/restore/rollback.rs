@@ -73,7 +73,10 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
 
 /// From now on the cache, if there is one, keeps the data for the image's next restore in memory.
 fn used(source: &Source) {
-    if let Some(cache) = &source.daemon.cache {
+    // The memory of a foreign program is read once, before it runs.
+    if let Some(cache) = &source.daemon.cache
+        && source.foreign.is_none()
+    {
         cache.used(source.image.dir());
     }
 }

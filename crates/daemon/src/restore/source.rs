@@ -432,7 +432,8 @@ impl Source {
     /// The dump of a foreign program with its memory, if that is in the store.
     fn whole(&self) -> Result<Option<Whole>> {
         let store = Store::open(&self.store, false).map_err(|e| from_store(&e))?;
-        Whole::of(&self.image, &store)
+        // In the daemon's folder of images: it can be written to, and what a dead daemon has left there is removed.
+        Whole::of(&self.image, &store, &self.daemon.paths.images)
     }
 
     fn host(
@@ -486,6 +487,8 @@ impl Source {
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
         })?;
+        // CRIU has read it.
+        drop(whole);
         moments::pass("made");
         if self.record.connections.is_some_and(|ends| ends > 0) {
             // The kernel takes the option away from connections that CRIU has restored.

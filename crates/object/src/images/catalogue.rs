@@ -7,7 +7,9 @@
 //! A chunk is a sequence of bytes, named by its BLAKE3: one that the image's chunk tables name, or up to 4 MiB of a file. A
 //! reader must refuse any other version, and an object whose hash is another.
 
-use fermata_store::ChunkId;
+use std::collections::HashSet;
+
+use fermata_store::{ChunkId, MAX_CHUNK_BYTES};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
@@ -86,12 +88,17 @@ impl Catalogue {
         let inside = |chunk: &Chunk| {
             let pack = found.packs.get(chunk.pack as usize)?;
             let end = chunk.offset.checked_add(chunk.length.into())?;
-            (chunk.length > 0 && end <= pack.bytes).then_some(())
+            let possible = 1..=MAX_CHUNK_BYTES;
+            (possible.contains(&(chunk.length as usize)) && end <= pack.bytes).then_some(())
         };
+        let mut ids = HashSet::new();
         let numbers = found.files.iter().flat_map(|file| &file.chunks);
         let right = found.version == VERSION
             && found.packs.iter().all(|it| is_pack_name(&it.name))
-            && found.chunks.iter().all(|it| inside(it).is_some())
+            && found
+                .chunks
+                .iter()
+                .all(|it| inside(it).is_some() && ids.insert(it.id))
             && numbers
                 .into_iter()
                 .all(|at| (*at as usize) < found.chunks.len());
@@ -100,7 +107,7 @@ impl Catalogue {
 }
 
 /// Whether a key made of it stays in the folder of packs.
-fn is_pack_name(name: &str) -> bool {
+pub(super) fn is_pack_name(name: &str) -> bool {
     !name.is_empty()
         && name
             .bytes()
@@ -151,6 +158,11 @@ mod tests {
         refused(|it| it.version = 2);
         refused(|it| it.chunks[0].pack = 1);
         refused(|it| it.chunks[0].length = 0);
+        refused(|it| it.chunks.push(it.chunks[0]));
+        refused(|it| {
+            it.packs[0].bytes = 1 << 40;
+            it.chunks[0].length = 1 << 30;
+        });
         refused(|it| it.chunks[0].offset = 7);
         refused(|it| it.chunks[0].offset = u64::MAX);
         refused(|it| it.files[0].chunks[0] = 1);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use fermata_store::image::{Image, PROFILE};
-use fermata_store::{ChunkId, ChunkReader, Store, StoreError, open_regular};
+use fermata_store::{ChunkId, ChunkReader, StoreError, open_regular};
 
 use super::catalogue::File;
 use crate::Result;
@@ -35,7 +35,6 @@ enum Source {
 pub(super) struct Content {
     pub(super) pieces: Vec<Piece>,
     pub(super) files: Vec<File>,
-    reader: ChunkReader,
     numbers: HashMap<ChunkId, u32>,
 }
 
@@ -43,12 +42,11 @@ impl Content {
     /// Reads every file once.
     ///
     /// # Errors
-    /// `Damaged` where a file is not what the manifest says; `Locked` while a collection runs.
-    pub(super) fn of(image: &Image, store: &Store) -> Result<Self> {
+    /// `Damaged` where a file is not what the manifest says.
+    pub(super) fn of(image: &Image) -> Result<Self> {
         let mut content = Self {
             pieces: Vec::new(),
             files: Vec::new(),
-            reader: store.reader()?,
             numbers: HashMap::new(),
         };
         for record in image.chunk_table()?.records() {
@@ -125,14 +123,14 @@ impl Content {
         }
     }
 
-    /// The bytes of a piece.
+    /// The bytes of a piece; `reader` is one of the image's store.
     ///
     /// # Errors
     /// `Damaged`, `DamagedChunk` where they are others now.
-    pub(super) fn read(&self, piece: &Piece) -> Result<Vec<u8>> {
+    pub(super) fn read(piece: &Piece, reader: &ChunkReader) -> Result<Vec<u8>> {
         let mut bytes = vec![0; piece.length as usize];
         match &piece.source {
-            Source::Store => self.reader.read_verified(&piece.id, &mut bytes)?,
+            Source::Store => reader.read_verified(&piece.id, &mut bytes)?,
             Source::File { path, offset } => {
                 open_regular(path)?
                     .read_exact_at(&mut bytes, *offset)

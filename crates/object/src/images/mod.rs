@@ -7,9 +7,10 @@
 //! Images whose names differ only in the number at their end are a *series*. What images of a series have alike, the bucket
 //! holds once. Removing one removes the packs that no other needs.
 //!
-//! Several machines may write to one series: a catalogue that relies on packs of an image that was removed meanwhile is taken
-//! back, and written anew with packs of its own. Whoever removes an image deletes its catalogue first and then looks which
-//! packs the remaining ones need, so one of the two always sees the other (object stores list what was written before).
+//! Somebody may remove images while another is written: a catalogue whose packs are not all there, or are named by no other
+//! that they were taken over from, is removed again, and written anew. Whoever removes an image deletes its catalogue first and
+//! then looks which packs the remaining ones need, so one of the two always sees the other (object stores list what was written
+//! before). Two that write images of one name at the same time are not told apart.
 
 mod address;
 mod catalogue;
@@ -20,7 +21,7 @@ mod remove;
 
 use fermata_store::image::check_name;
 
-use self::catalogue::Catalogue;
+use self::catalogue::{Catalogue, is_pack_name};
 use crate::config::{DEADLINE, ObjectConfig};
 use crate::{Cause, Client, ObjectError, Result};
 
@@ -121,6 +122,14 @@ impl Shelf {
 
     fn catalogue_key(&self, name: &str) -> String {
         format!("{}{}/images/{name}", self.prefix, series(name))
+    }
+
+    /// The packs of the series that `name` belongs to.
+    fn packs_of(&self, name: &str) -> Result<Vec<String>> {
+        let patience = self.client.deadline();
+        let mut packs = self.client.list(&self.packs_key(name), patience)?;
+        packs.retain(|pack| is_pack_name(pack));
+        Ok(packs)
     }
 
     fn packs_key(&self, name: &str) -> String {

@@ -50,7 +50,13 @@ impl Shelf {
         self.files(name, &catalogue, &manifest, draft.path(), &meter)?;
         self.chunks(name, &catalogue, &manifest, draft.path(), store, &meter)?;
         let wanted = manifest.files.clone();
-        let image = draft.commit(manifest)?;
+        let target = draft.target().to_owned();
+        let committed = draft.commit(manifest);
+        if committed.is_err() && target.exists() {
+            // What lacks a file that every image of its kind has is found at the end.
+            let _ = rm(&target, Some(store));
+        }
+        let image = committed?;
         if image.manifest().files != wanted {
             rm(image.dir(), Some(store))?;
             return Err(self.damaged(
@@ -99,7 +105,8 @@ impl Shelf {
                     .push((files.len(), offset));
                 offset += u64::from(catalogue.chunks[*number as usize].length);
             }
-            files.push((File::create_new(&path).map_err(failed)?, path));
+            File::create_new(&path).map_err(failed)?;
+            files.push(path);
         }
         let wanted = users
             .keys()
@@ -110,8 +117,10 @@ impl Shelf {
             .collect();
         self.read(name, catalogue, wanted.collect(), meter, &|id, bytes| {
             for (file, offset) in &users[&numbers[id]] {
-                let (file, path) = &files[*file];
-                file.write_all_at(bytes, *offset)
+                let path = &files[*file];
+                // Opened anew: an image can have more files than a process may have open.
+                let file = File::options().write(true).open(path);
+                file.and_then(|file| file.write_all_at(bytes, *offset))
                     .map_err(|error| StoreError::io("write", path, bytes.len() as u64, error))?;
             }
             Ok(())

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fermata_store::image::Image;
-use fermata_store::{ChunkId, Store};
+use fermata_store::{ChunkId, ChunkReader, Store};
 
 use super::catalogue::{Catalogue, Chunk, Pack};
 use super::content::{Content, Piece};
 use super::{Shelf, number};
-use crate::{Cause, LARGE, Result, put_parts};
+use crate::{Cause, LARGE, ObjectError, Result, put_parts};
 
 /// From how many images of the series, the newest first, chunks are taken over.
 const BASES: usize = 4;
@@ -46,15 +46,27 @@ impl Shelf {
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Pushed> {
         let held = image.hold()?;
-        let content = Content::of(image, store)?;
-        let pushed = self.push_content(image, &content, progress);
+        self.check_new(&image.manifest().name)?;
+        let content = Content::of(image)?;
+        let pushed = self.push_content(image, store, &content, progress);
         drop(held);
         pushed
+    }
+
+    /// The images of the series, if this is none of them.
+    fn check_new(&self, name: &str) -> Result<Vec<String>> {
+        let there: Vec<String> = self.series(name)?.into_iter().map(|it| it.name).collect();
+        if there.iter().any(|it| it == name) {
+            let what = "there is an image of this name already";
+            return Err(self.error("write", &self.catalogue_key(name), what, Cause::Exists));
+        }
+        Ok(there)
     }
 
     fn push_content(
         &self,
         image: &Image,
+        store: &Store,
         content: &Content,
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Pushed> {
@@ -62,56 +74,70 @@ impl Shelf {
         let key = self.catalogue_key(name);
         let bytes = content.pieces.iter().map(|it| u64::from(it.length)).sum();
         for _ in 0..ATTEMPTS {
-            let there: Vec<String> = self.series(name)?.into_iter().map(|it| it.name).collect();
-            if there.contains(name) {
-                let what = "there is an image of this name already";
-                return Err(self.error("write", &key, what, Cause::Exists));
-            }
-            let bases = self.bases(&there);
+            let there = self.check_new(name)?;
+            let bases = self.bases(name, &there)?;
             let plan = plan(&bases, &content.pieces, &unique());
             let written_bytes = plan.puts.iter().map(|(at, _)| plan.packs[*at].bytes).sum();
-            let relied: HashSet<String> = plan.relied().map(str::to_owned).collect();
-            let own: Vec<String> = plan.own().map(str::to_owned).collect();
-            let entered = self
-                .put(name, content, &plan, written_bytes, progress)
-                .and_then(|()| {
-                    let manifest = String::from_utf8_lossy(&image.manifest().encode()).into_owned();
-                    let catalogue =
-                        Catalogue::new(manifest, plan.packs, plan.chunks, content.files.clone());
-                    self.client.put(&key, &catalogue.encode())
-                });
-            if let Err(error) = entered {
-                self.take_back(name, &own);
+            if let Err(error) = self.put(name, store, content, &plan, written_bytes, progress) {
+                self.take_back(name, &plan);
                 return Err(error);
             }
-            if self.still_there(name, &bases, &relied)? {
-                return Ok(Pushed {
-                    bytes,
-                    written_bytes,
-                });
+            let relied: HashSet<String> = plan.relied().map(str::to_owned).collect();
+            let manifest = String::from_utf8_lossy(&image.manifest().encode()).into_owned();
+            let catalogue =
+                Catalogue::new(manifest, plan.packs, plan.chunks, content.files.clone());
+            let encoded = catalogue.encode();
+            // After a failure it may be there all the same, so its packs stay; if it is not, they go a day later.
+            put_parts(&self.client, &key, encoded.len() as u64, |start, end| {
+                Ok::<_, ObjectError>(encoded[start as usize..end as usize].to_vec())
+            })?;
+            match self.is_whole(name, &catalogue, &bases, &relied) {
+                Ok(true) => {
+                    return Ok(Pushed {
+                        bytes,
+                        written_bytes,
+                    });
+                }
+                whole => {
+                    // Nobody knows whether it can be restored: no later one may rely on it.
+                    let removed = self.remove(name);
+                    whole?;
+                    removed?;
+                }
             }
-            self.client.delete(&key)?;
-            self.take_back(name, &own);
         }
-        let what = "images that it shares data with are removed again and again";
+        let what = "data that it shares with other images is removed again and again";
         Err(self.error("write", &key, what, Cause::Other))
     }
 
-    /// The newest images that can be read.
-    fn bases(&self, there: &[String]) -> Vec<(String, Catalogue)> {
+    /// The newest images that can be read, without what is in packs that are not there.
+    fn bases(&self, name: &str, there: &[String]) -> Result<Vec<(String, Catalogue)>> {
         let mut newest = there.to_vec();
         newest.sort_by_key(|name| std::cmp::Reverse(number(name)));
-        let newest = newest.into_iter().take(BASES);
-        // One that cannot be read shares nothing.
-        newest
-            .filter_map(|name| Some((name.clone(), self.catalogue(&name).ok()?)))
-            .collect()
+        let packs: HashSet<String> = self.packs_of(name)?.into_iter().collect();
+        let mut bases = Vec::new();
+        for base in newest.into_iter().take(BASES) {
+            match self.catalogue(&base) {
+                Ok(mut catalogue) => {
+                    let Catalogue {
+                        packs: of, chunks, ..
+                    } = &mut catalogue;
+                    chunks.retain(|it| packs.contains(&of[it.pack as usize].name));
+                    bases.push((base, catalogue));
+                }
+                // One that is damaged, or has just been removed, shares nothing.
+                Err(error) if error.is_gone() || error.is_damaged() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(bases)
     }
 
     /// Writes the packs.
     fn put(
         &self,
         name: &str,
+        store: &Store,
         content: &Content,
         plan: &Plan,
         total: u64,
@@ -120,6 +146,8 @@ impl Shelf {
         let done = AtomicU64::new(0);
         progress(0, total);
         for (pack, pieces) in &plan.puts {
+            // One for each pack: between two of them what nobody needs can be collected. The image keeps what it needs.
+            let reader = store.reader()?;
             let pack = &plan.packs[*pack];
             let key = format!("{}{}", self.packs_key(name), pack.name);
             let starts: Vec<(u64, &Piece)> = pieces
@@ -127,49 +155,49 @@ impl Shelf {
                 .map(|at| (plan.chunks[*at].offset, &content.pieces[*at]))
                 .collect();
             put_parts(&self.client, &key, pack.bytes, |start, end| {
-                let bytes = part(content, &starts, start, end)?;
+                let bytes = part(&reader, &starts, start, end)?;
                 let done = done.fetch_add(end - start, Ordering::Relaxed) + end - start;
                 progress(done, total);
-                Ok::<_, crate::ObjectError>(bytes)
+                Ok::<_, ObjectError>(bytes)
             })?;
         }
         Ok(())
     }
 
-    /// Whether some image still needs each of the packs that were taken over, so that nobody removes them.
-    fn still_there(
+    /// Whether all packs of a catalogue that was written are there, and those that were taken over are named by an image which is
+    /// still what it was: then nobody removes them.
+    fn is_whole(
         &self,
         name: &str,
+        catalogue: &Catalogue,
         bases: &[(String, Catalogue)],
         relied: &HashSet<String>,
     ) -> Result<bool> {
-        if relied.is_empty() {
-            return Ok(true);
+        let mut kept: HashSet<String> = HashSet::new();
+        for (base, _) in bases.iter().filter(|_| !relied.is_empty()) {
+            match self.catalogue(base) {
+                Ok(found) => kept.extend(found.packs.into_iter().map(|it| it.name)),
+                Err(error) if error.is_gone() || error.is_damaged() => {}
+                Err(error) => return Err(error),
+            }
         }
-        let there: HashSet<String> = self.series(name)?.into_iter().map(|it| it.name).collect();
-        let kept = bases.iter().filter(|(base, _)| there.contains(base));
-        let kept: HashSet<&str> = kept
-            .flat_map(|(_, catalogue)| catalogue.packs.iter().map(|it| it.name.as_str()))
-            .collect();
-        Ok(relied.iter().all(|pack| kept.contains(pack.as_str())))
+        let there: HashSet<String> = self.packs_of(name)?.into_iter().collect();
+        let packs = catalogue.packs.iter();
+        Ok(relied.is_subset(&kept) && packs.into_iter().all(|it| there.contains(&it.name)))
     }
 
     /// Removes packs that no catalogue names, as well as that can be done: what stays is removed with an image, a day later.
-    fn take_back(&self, name: &str, packs: &[String]) {
-        for pack in packs {
-            let key = format!("{}{pack}", self.packs_key(name));
-            drop(self.client.delete(&key));
+    fn take_back(&self, name: &str, plan: &Plan) {
+        for (at, _) in &plan.puts {
+            let key = format!("{}{}", self.packs_key(name), plan.packs[*at].name);
+            if self.client.delete(&key).is_err() {
+                return;
+            }
         }
     }
 }
 
 impl Plan {
-    fn own(&self) -> impl Iterator<Item = &str> {
-        self.puts
-            .iter()
-            .map(|(at, _)| self.packs[*at].name.as_str())
-    }
-
     fn relied(&self) -> impl Iterator<Item = &str> {
         let own: HashSet<usize> = self.puts.iter().map(|(at, _)| *at).collect();
         let others = self.packs.iter().enumerate();
@@ -180,7 +208,7 @@ impl Plan {
 }
 
 /// Bytes of a pack from `start` to `end`.
-fn part(content: &Content, starts: &[(u64, &Piece)], start: u64, end: u64) -> Result<Vec<u8>> {
+fn part(reader: &ChunkReader, starts: &[(u64, &Piece)], start: u64, end: u64) -> Result<Vec<u8>> {
     let mut part = Vec::with_capacity((end - start) as usize);
     let first = starts
         .partition_point(|(at, _)| *at <= start)
@@ -189,7 +217,7 @@ fn part(content: &Content, starts: &[(u64, &Piece)], start: u64, end: u64) -> Re
         if *at >= end {
             break;
         }
-        let bytes = content.read(piece)?;
+        let bytes = Content::read(piece, reader)?;
         let from = start.saturating_sub(*at) as usize;
         let to = bytes.len().min((end - at) as usize);
         part.extend_from_slice(&bytes[from..to]);

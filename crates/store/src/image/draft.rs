@@ -23,6 +23,9 @@ use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
 
+/// In the names of folders that become no images.
+const SCRATCH: &str = "scratch";
+
 /// An image that does not exist yet.
 pub struct Draft {
     path: PathBuf,
@@ -43,13 +46,26 @@ impl Draft {
     /// `Exists` when there is such an image, or anything else with its name; `BadName`; `BadPlace`; `Locked` while a collection runs, `Full`.
     pub fn create(store: &Store, images_dir: &Path, name: &str) -> Result<Self> {
         check_name(name)?;
+        Self::begin(store, images_dir, name, true)
+    }
+
+    /// Makes a folder like that of a draft, for files that are needed for a while: it goes when this is dropped, or with the
+    /// next look after dead drafts. It must not be committed.
+    ///
+    /// # Errors
+    /// As [`Self::create`], but for the name.
+    pub fn scratch(store: &Store, images_dir: &Path) -> Result<Self> {
+        Self::begin(store, images_dir, SCRATCH, false)
+    }
+
+    fn begin(store: &Store, images_dir: &Path, name: &str, becomes_image: bool) -> Result<Self> {
         check_place(images_dir)?;
         let share = store.share()?;
         sync::make_folder(images_dir)?;
         let images_dir = std::fs::canonicalize(images_dir)
             .map_err(|e| StoreError::io("resolve", images_dir, 0, e))?;
         let target = images_dir.join(name);
-        if target.symlink_metadata().is_ok() {
+        if becomes_image && target.symlink_metadata().is_ok() {
             return Err(StoreError::Exists { path: target });
         }
         sweep_drafts(&images_dir)?;

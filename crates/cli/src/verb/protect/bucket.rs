@@ -5,15 +5,19 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
-use fermata_object::{Cause, ObjectError, Pushed, Shelf};
+use fermata_object::{ObjectError, Pushed, Shelf};
+use fermata_store::Store;
 use fermata_store::image::Image;
-use fermata_store::{Store, StoreError};
 
+use super::images::remove;
 use crate::failure::{Failure, INTERNAL};
 use crate::place;
+
+/// How soon a copy that has failed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// A folder of a bucket with images of one session.
 pub struct Bucket {
@@ -26,7 +30,9 @@ pub struct Bucket {
     busy: Option<PathBuf>,
     /// The one that follows.
     next: Option<PathBuf>,
-    /// The highest number of an image that has been there.
+    /// After a failure: when copying begins again.
+    pause_until: Option<Instant>,
+    /// The highest number of an image that is there, or was to be copied there.
     highest: u64,
 }
 
@@ -36,8 +42,10 @@ pub struct Copied {
     pub image: PathBuf,
     /// Its address in the bucket.
     pub address: String,
-    /// What it meant, and whether older ones could be removed there; `None` if the image has gone, or was there already.
+    /// What it meant; `None` if the image has gone.
     pub result: Result<Option<Pushed>, Failure>,
+    /// Whether older ones could be removed there.
+    pub thinned_out: Result<(), Failure>,
     /// How long it took.
     pub seconds: f64,
 }
@@ -62,13 +70,17 @@ impl Bucket {
                     .file_name()
                     .map(|it| it.to_string_lossy().into_owned());
                 let address = copying.address_of(&name.unwrap_or_default());
-                let result = copy(&copying, &image)
-                    .and_then(|pushed| thin_out(&copying, &series, keep).map(|()| pushed));
+                let result = copy(&copying, &image);
+                let thinned_out = match &result {
+                    Ok(Some(_)) => thin_out(&copying, &series, keep),
+                    _ => Ok(()),
+                };
                 let seconds = begun.elapsed().as_secs_f64();
                 let copied = Copied {
                     image,
                     address,
                     result,
+                    thinned_out,
                     seconds,
                 };
                 if send.send(copied).is_err() {
@@ -87,11 +99,12 @@ impl Bucket {
             copied,
             busy: None,
             next: None,
+            pause_until: None,
             highest: highest.unwrap_or(0),
         })
     }
 
-    /// The highest number of an image that has been there.
+    /// The highest number of an image that is there, or was to be copied there.
     pub fn highest(&self) -> u64 {
         self.highest
     }
@@ -110,7 +123,6 @@ impl Bucket {
         {
             self.next = Some(path.into());
         }
-        self.begin();
     }
 
     /// Whether the image at `path` is being copied.
@@ -123,13 +135,18 @@ impl Bucket {
         let news: Vec<Copied> = self.copied.try_iter().collect();
         if !news.is_empty() {
             self.busy = None;
-            self.begin();
+        }
+        for copied in news.iter().filter(|it| it.result.is_err()) {
+            // Once more, unless a newer one is there by then.
+            self.next.get_or_insert_with(|| copied.image.clone());
+            self.pause_until = Some(Instant::now() + AGAIN);
         }
         news
     }
 
-    fn begin(&mut self) {
-        if self.busy.is_some() {
+    /// Begins to copy the image that was offered, if none is being copied.
+    pub fn begin(&mut self) {
+        if self.busy.is_some() || self.pause_until.is_some_and(|it| Instant::now() < it) {
             return;
         }
         if let Some(path) = self.next.take() {
@@ -162,10 +179,12 @@ impl Bucket {
             if tried.contains(path.as_path()) {
                 continue;
             }
+            // What was brought for an earlier program of this name.
+            if path.exists() {
+                remove(&path)?;
+            }
             match self.shelf.pull(&listed.name, folder, &store, &|_, _| {}) {
-                Ok(_) | Err(ObjectError::Store(StoreError::Exists { .. })) => {
-                    return Ok(Some((number, path)));
-                }
+                Ok(_) => return Ok(Some((number, path))),
                 Err(error) => {
                     first.get_or_insert(Failure::from(error));
                 }
@@ -184,10 +203,6 @@ fn copy(shelf: &Shelf, path: &Path) -> Result<Option<Pushed>, Failure> {
     };
     match copied() {
         Ok(pushed) => Ok(Some(pushed)),
-        Err(ObjectError::Service {
-            cause: Cause::Exists,
-            ..
-        }) => Ok(None),
         // It was removed, because newer ones came meanwhile.
         Err(_) if !path.exists() => Ok(None),
         Err(error) => Err(error.into()),
@@ -196,10 +211,14 @@ fn copy(shelf: &Shelf, path: &Path) -> Result<Option<Pushed>, Failure> {
 
 /// Removes the oldest images as long as there are more than are to be kept.
 fn thin_out(shelf: &Shelf, base: &str, keep: usize) -> Result<(), Failure> {
-    let there = shelf.series(&format!("{base}-1"))?;
+    let mut there = shelf.series(&format!("{base}-1"))?;
+    there.retain(|it| number(base, &it.name).is_some());
     let surplus = there.len().saturating_sub(keep);
     for old in &there[..surplus] {
-        shelf.remove(&old.name)?;
+        match shelf.remove(&old.name) {
+            Err(error) if !error.is_gone() => return Err(error.into()),
+            _ => {}
+        }
     }
     Ok(())
 }

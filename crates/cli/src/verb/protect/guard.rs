@@ -263,7 +263,7 @@ impl Guard {
         loop {
             let mut images = self.images.to_restore();
             if images.is_empty() {
-                images.push(self.fetch()?);
+                images.extend(self.fetch()?);
             }
             for image in images {
                 match self.restore(&image) {
@@ -295,21 +295,21 @@ impl Guard {
     }
 
     /// An image from the bucket, where none here can be restored.
-    fn fetch(&mut self) -> Result<PathBuf, Failure> {
+    fn fetch(&mut self) -> Result<Option<PathBuf>, Failure> {
         match self.images.fetch() {
             Ok(Some(image)) => {
                 let text = format!("brought image `{}` from the bucket", image.display());
                 let detail = json!({ "image": image.display().to_string() });
                 self.events.tell("fetched", &text, detail);
-                Ok(image)
+                Ok(Some(image))
             }
             Ok(None) => Err(self.give_up("there is no image to restore")),
             Err(e) => {
-                let why = format!(
-                    "there is no image to restore here, and none from the bucket: {}",
-                    e.message
-                );
-                Err(self.give_up(&why))
+                let text = format!("no image was brought from the bucket: {}", e.message);
+                let detail = json!({ "message": e.message, "hint": e.hint });
+                self.events.tell("fetch-failed", &text, detail);
+                self.note_failure(text)?;
+                Ok(None)
             }
         }
     }
@@ -438,6 +438,11 @@ impl Guard {
                 let detail = json!({ "image": image, "address": address, "message": e.message, "hint": e.hint });
                 self.events.tell("copy-failed", &text, detail);
             }
+        }
+        if let Err(e) = &copied.thinned_out {
+            let text = format!("older images stay in the bucket: {}", e.message);
+            let detail = json!({ "message": e.message, "hint": e.hint });
+            self.events.tell("not-thinned-out", &text, detail);
         }
     }
 

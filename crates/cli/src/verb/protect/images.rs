@@ -44,6 +44,8 @@ pub struct Images {
     to_read: Sender<PathBuf>,
     read: Receiver<(PathBuf, Result<(), Failure>)>,
     bucket: Option<Bucket>,
+    /// Whether space of removed images is still to be given back.
+    uncollected: bool,
 }
 
 /// What has become known of an image.
@@ -94,6 +96,7 @@ impl Images {
             to_read,
             read,
             bucket,
+            uncollected: false,
         };
         for listed in image::ls(folder)? {
             if let Some(number) = images.number_of(&listed.name) {
@@ -110,7 +113,8 @@ impl Images {
         let there = self.bucket.iter().map(Bucket::highest);
         let numbers = self.kept.iter().map(|it| it.number).chain(there);
         let last = numbers.max().unwrap_or(0);
-        let free = (last + 1..).map(|number| self.folder.join(format!("{}-{number}", self.base)));
+        let free = (last.saturating_add(1)..)
+            .map(|number| self.folder.join(format!("{}-{number}", self.base)));
         let mut free = free.filter(|path| path.symlink_metadata().is_err());
         free.next().unwrap_or_else(|| self.folder.join(&self.base))
     }
@@ -166,6 +170,11 @@ impl Images {
         news.extend(copied.into_iter().flatten().map(News::Copied));
         if !news.is_empty() {
             self.thin_out(&mut news);
+            self.collect();
+        }
+        // Not before: while an image is copied, nothing can be collected.
+        if let Some(bucket) = &mut self.bucket {
+            bucket.begin();
         }
         news
     }
@@ -194,7 +203,6 @@ impl Images {
 
     /// Removes the oldest valid images as long as there are more than are to be kept, and what only they needed.
     fn thin_out(&mut self, news: &mut Vec<News>) {
-        let mut removed = false;
         loop {
             let valid = self.kept.iter().filter(|it| it.validity == Validity::Valid);
             let valid: Vec<PathBuf> = valid.map(|it| it.path.clone()).collect();
@@ -217,25 +225,26 @@ impl Images {
             self.gone(path);
             // One that is being restored stays, and is found when the protection begins anew.
             if remove(path).is_ok() {
-                removed = true;
+                self.uncollected = true;
                 news.push(News::Removed(path.clone()));
             }
-        }
-        if removed {
-            self.collect();
         }
     }
 
     /// Gives the space of removed images back, unless somebody else uses the store just now: the next time then.
-    fn collect(&self) {
+    fn collect(&mut self) {
+        if !self.uncollected {
+            return;
+        }
         let store = self.kept.last().and_then(|it| Image::open(&it.path).ok());
         let store = store.and_then(|it| place::store_of(&it).ok());
         if let Some(store) = store {
-            let _ = fermata_store::gc(
+            let collected = fermata_store::gc(
                 &place::images(),
                 &store,
                 &fermata_store::GcOptions::default(),
             );
+            self.uncollected = collected.is_err();
         }
     }
 

@@ -12,9 +12,9 @@ use fermata_object::{ObjectError, Pushed, Shelf};
 use fermata_store::Store;
 use fermata_store::image::Image;
 
-use super::images::remove;
 use crate::failure::{Failure, INTERNAL};
 use crate::place;
+use crate::verb::images::remove;
 
 /// How soon a copy that has failed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);

@@ -146,7 +146,14 @@ fn an_image_comes_back_on_a_machine_that_has_nothing() {
         matches!(error, ObjectError::Store(StoreError::Exists { .. })),
         "{error}"
     );
-    let error = shelf.push(&image, &here.store, &|_, _| {}).unwrap_err();
+    // There it is already; another one of its name is refused.
+    let again = shelf.push(&image, &here.store, &|_, _| {}).unwrap();
+    assert_eq!((again.bytes, again.written_bytes), (pushed.bytes, 0));
+    let elsewhere = Machine::new();
+    let other = elsewhere.image("train-1", &[(5, 1000)]);
+    let error = shelf
+        .push(&other, &elsewhere.store, &|_, _| {})
+        .unwrap_err();
     assert_eq!(cause(&error), Some(Cause::Exists), "{error}");
 }
 

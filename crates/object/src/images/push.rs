@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 3;
 /// What taking an image to a bucket meant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pushed {
-    /// Bytes of its files and chunks, equal ones once.
+    /// Bytes of its chunks and of what its files hold, equal ones once.
     pub bytes: u64,
     /// Those that the bucket did not have.
     pub written_bytes: u64,
@@ -38,7 +38,7 @@ impl Shelf {
     /// Takes an image there, which then has it whole or not at all. `progress` gets the bytes written so far and in all.
     ///
     /// # Errors
-    /// The service's; `Exists` in the bucket; `Damaged` where the image is.
+    /// The service's; `Exists` in the bucket, unless it is this very image; `Damaged` where the image is.
     pub fn push(
         &self,
         image: &Image,
@@ -46,11 +46,31 @@ impl Shelf {
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Pushed> {
         let held = image.hold()?;
-        self.check_new(&image.manifest().name)?;
+        if let Some(bytes) = self.has(image)? {
+            return Ok(Pushed {
+                bytes,
+                written_bytes: 0,
+            });
+        }
         let content = Content::of(image)?;
         let pushed = self.push_content(image, store, &content, progress);
         drop(held);
         pushed
+    }
+
+    /// Bytes of this very image, if it is there, and whole: of an earlier attempt, say, whose answer was lost.
+    fn has(&self, image: &Image) -> Result<Option<u64>> {
+        let manifest = image.manifest();
+        let found = match self.catalogue(&manifest.name) {
+            Ok(found) => found,
+            Err(error) if error.is_gone() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let packs: HashSet<String> = self.packs_of(&manifest.name)?.into_iter().collect();
+        let whole = found.packs.iter().all(|it| packs.contains(&it.name));
+        let same = found.manifest.as_bytes() == manifest.encode();
+        let bytes = found.chunks.iter().map(|it| u64::from(it.length)).sum();
+        Ok((whole && same).then_some(bytes))
     }
 
     /// The images of the series, if this is none of them.

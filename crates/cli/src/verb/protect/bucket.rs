@@ -16,8 +16,9 @@ use crate::failure::{Failure, INTERNAL};
 use crate::place;
 use crate::verb::images::remove;
 
-/// How soon a copy that has failed is tried again.
+/// How soon a copy that has failed is tried again: the first time; each further time twice as long after, up to [`LONGEST`].
 const AGAIN: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(320);
 
 /// A folder of a bucket with images of one session.
 pub struct Bucket {
@@ -30,8 +31,8 @@ pub struct Bucket {
     busy: Option<PathBuf>,
     /// The one that follows.
     next: Option<PathBuf>,
-    /// After a failure: when copying begins again.
-    pause_until: Option<Instant>,
+    /// After a failure: when copying begins again, and the pause until then.
+    pause: Option<(Instant, Duration)>,
     /// The highest number of an image that is there, or was to be copied there.
     highest: u64,
 }
@@ -99,7 +100,7 @@ impl Bucket {
             copied,
             busy: None,
             next: None,
-            pause_until: None,
+            pause: None,
             highest: highest.unwrap_or(0),
         })
     }
@@ -136,17 +137,23 @@ impl Bucket {
         if !news.is_empty() {
             self.busy = None;
         }
-        for copied in news.iter().filter(|it| it.result.is_err()) {
+        for copied in &news {
+            if copied.result.is_ok() {
+                self.pause = None;
+                continue;
+            }
             // Once more, unless a newer one is there by then.
             self.next.get_or_insert_with(|| copied.image.clone());
-            self.pause_until = Some(Instant::now() + AGAIN);
+            let pause = self.pause.map_or(AGAIN, |(_, last)| LONGEST.min(2 * last));
+            self.pause = Some((Instant::now() + pause, pause));
         }
         news
     }
 
     /// Begins to copy the image that was offered, if none is being copied.
     pub fn begin(&mut self) {
-        if self.busy.is_some() || self.pause_until.is_some_and(|it| Instant::now() < it) {
+        let pauses = self.pause.is_some_and(|(end, _)| Instant::now() < end);
+        if self.busy.is_some() || pauses {
             return;
         }
         if let Some(path) = self.next.take() {

@@ -13,21 +13,10 @@ import subprocess
 import sys
 import time
 
+from hold import hold
+
 LENGTH = 1 << 16
 FACTOR = 1664525
-
-
-def hold(step):
-    """`hold` of hold.h."""
-    at, file = os.environ.get("HOLD_AT"), os.environ.get("HOLD_UNTIL", "")
-    while at and step >= int(at):
-        try:
-            told = int(os.readlink(file))
-        except OSError:
-            told = step + 1 if os.path.exists(file) else -1
-        if step < told:
-            return
-        time.sleep(0.001)
 
 
 def rank(options):

@@ -10,27 +10,15 @@ import argparse
 import hashlib
 import os
 import sys
-import time
 import warnings
 
 import torch
 from torch import nn
 
+from hold import hold
+
 warnings.filterwarnings("ignore", category=FutureWarning)
 WIDTH, BATCH, ROWS = 16, 4, 64
-
-
-def hold(step):
-    """`hold` of hold.h."""
-    at, file = os.environ.get("HOLD_AT"), os.environ.get("HOLD_UNTIL", "")
-    while at and step >= int(at):
-        try:
-            told = int(os.readlink(file))
-        except OSError:
-            told = step + 1 if os.path.exists(file) else -1
-        if step < told:
-            return
-        time.sleep(0.001)
 
 
 class Model(nn.Module):

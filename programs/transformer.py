@@ -15,6 +15,8 @@ import torch._inductor.config
 from torch import nn
 from torch.nn import functional
 
+from hold import hold
+
 TOKENS, LENGTH, WIDTH, HEADS, BATCH = 32, 16, 32, 2, 4
 
 
@@ -57,19 +59,6 @@ def batch(step):
     tokens = (first + stride % 4 * torch.arange(LENGTH + 1)) % TOKENS
     rows = functional.one_hot(tokens, TOKENS).float()
     return rows[:, :-1].contiguous().cuda(), rows[:, 1:].contiguous().cuda()
-
-
-def hold(step):
-    """`hold` of hold.h."""
-    at, file = os.environ.get("HOLD_AT"), os.environ.get("HOLD_UNTIL", "")
-    while at and step >= int(at):
-        try:
-            told = int(os.readlink(file))
-        except OSError:
-            told = step + 1 if os.path.exists(file) else -1
-        if step < told:
-            return
-        time.sleep(0.001)
 
 
 def main():

@@ -286,11 +286,15 @@ impl AppError {
 
 impl From<ObjectError> for AppError {
     fn from(error: ObjectError) -> Self {
+        let config = |what: String| Self::Config {
+            from: "session".into(),
+            what,
+        };
         match error {
-            ObjectError::Config(what) => Self::Config {
-                from: "session".into(),
-                what: format!("`object`: {what}"),
-            },
+            ObjectError::Config(what) => config(format!("`object`: {what}")),
+            ObjectError::NoKeys => config(format!(
+                "{error}, or `object.access_key` and `object.secret_key`"
+            )),
             ObjectError::Service {
                 op,
                 bucket,

@@ -150,7 +150,7 @@ impl From<ObjectError> for Failure {
     fn from(error: ObjectError) -> Self {
         match error {
             ObjectError::Store(error) => error.into(),
-            ObjectError::Config(_) => Self::new(USER, sentence(&error)).hint(
+            ObjectError::Config(_) | ObjectError::NoKeys => Self::new(USER, sentence(&error)).hint(
                 "buckets are reached by the variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL_S3",
             ),
             ObjectError::Service { cause, .. } => {

@@ -69,6 +69,16 @@ pub fn refuse_address(text: Option<&Path>) -> Result<(), Failure> {
     ))
 }
 
+/// The folder of images that the user means; else the usual one.
+pub fn folder(text: Option<&Path>) -> Result<PathBuf, Failure> {
+    refuse_address(text)?;
+    let Some(folder) = text else {
+        return Ok(images());
+    };
+    std::path::absolute(folder)
+        .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))
+}
+
 /// Refuses an address in a bucket where an image must be on this machine.
 fn refuse_bucket(text: &Path) -> Result<(), Failure> {
     let Some(address) = in_bucket(text) else {

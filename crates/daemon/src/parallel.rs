@@ -16,6 +16,11 @@ pub fn breathe() {
     std::thread::sleep(BREATH);
 }
 
+/// How many processors there are.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// A thread, or why it could not be started.
 pub type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;
 

@@ -14,8 +14,6 @@ use url::Url;
 
 use crate::{Cause, ObjectConfig, ObjectError, Result};
 
-/// Requests under way at once.
-pub const REQUESTS: usize = 4;
 /// For how long a signature holds.
 const SIGNED: Duration = Duration::from_secs(900);
 /// A connection that gives no sign of life for so long is given up.
@@ -78,13 +76,7 @@ impl Client {
         })?;
         let credentials = match &config.keys {
             Some((key, secret)) => Credentials::new(key, &secret.0),
-            None => Credentials::from_env().ok_or_else(|| {
-                wrong(
-                    "no credentials for the object store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-                     `object.access_key` and `object.secret_key`"
-                        .into(),
-                )
-            })?,
+            None => Credentials::from_env().ok_or(ObjectError::NoKeys)?,
         };
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)

@@ -11,6 +11,9 @@ pub enum ObjectError {
     /// The bucket's description cannot be used.
     #[error("{0}")]
     Config(String),
+    /// There are no keys.
+    #[error("no credentials for the object store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")]
+    NoKeys,
     /// The service cannot be used, or not as it is.
     #[error("cannot {op} `{key}` in bucket `{bucket}`: {what}")]
     Service {

@@ -1,12 +1,11 @@
 //! Writing an object: a small one at once, a large one in parts, several under way. A part is put together when its turn
 //! comes, so memory holds a few parts, whatever the object's size.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use parking_lot::Mutex;
 
 use crate::ObjectError;
-use crate::client::{Client, REQUESTS};
+use crate::at_once::at_once;
+use crate::client::Client;
 
 /// Bytes of a part; services take 5 MiB to 5 GiB, the last one may be shorter.
 const PART: u64 = 8 << 20;
@@ -29,39 +28,52 @@ pub fn put_parts<E: From<ObjectError> + Send>(
     }
     let upload = client.begin_parts(key)?;
     let tags = Mutex::new(vec![String::new(); parts]);
-    let failure: Mutex<Option<E>> = Mutex::new(None);
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..REQUESTS.min(parts) {
-            scope.spawn(|| {
-                loop {
-                    let part = next.fetch_add(1, Ordering::Relaxed);
-                    if part >= parts || failure.lock().is_some() {
-                        return;
-                    }
-                    let start = part as u64 * PART;
-                    let bytes = content(start, total.min(start + PART));
-                    let tag = bytes.and_then(|bytes| {
-                        Ok(client.part(key, &upload, part as u16 + 1, &bytes)?)
-                    });
-                    match tag {
-                        Ok(tag) => tags.lock()[part] = tag,
-                        Err(e) => {
-                            failure.lock().get_or_insert(e);
-                        }
-                    }
-                }
-            });
-        }
+    let written = at_once(parts, |part| {
+        let start = part as u64 * PART;
+        let bytes = content(start, total.min(start + PART))?;
+        let tag = client.part(key, &upload, part as u16 + 1, &bytes)?;
+        tags.lock()[part] = tag;
+        Ok(())
     });
-    let ended = match failure.into_inner() {
-        Some(e) => Err(e),
-        None => client
-            .end_parts(key, &upload, &tags.into_inner())
-            .map_err(E::from),
-    };
+    let ended = written.and_then(|()| Ok(client.end_parts(key, &upload, &tags.into_inner())?));
     if ended.is_err() {
         client.abort_parts(key, &upload);
     }
     ended
+}
+
+/// Writes pieces of these lengths, one after the other, as object `key`; `piece` returns the bytes of one by its number, and
+/// `done` hears how many bytes have been put together.
+///
+/// # Errors
+/// As [`put_parts`].
+pub fn put_pieces<E: From<ObjectError> + Send>(
+    client: &Client,
+    key: &str,
+    lengths: impl Iterator<Item = u64>,
+    piece: impl Fn(usize) -> Result<Vec<u8>, E> + Sync,
+    done: impl Fn(u64) + Sync,
+) -> Result<(), E> {
+    let mut total = 0;
+    let starts: Vec<u64> = lengths
+        .map(|length| {
+            total += length;
+            total - length
+        })
+        .collect();
+    put_parts(client, key, total, |start, end| {
+        let mut content = Vec::with_capacity((end - start) as usize);
+        let first = starts.partition_point(|at| *at <= start).saturating_sub(1);
+        for (number, at) in starts.iter().enumerate().skip(first) {
+            if *at >= end {
+                break;
+            }
+            let bytes = piece(number)?;
+            let from = start.saturating_sub(*at) as usize;
+            let to = bytes.len().min((end - at) as usize);
+            content.extend_from_slice(&bytes[from..to]);
+        }
+        done(end - start);
+        Ok(content)
+    })
 }

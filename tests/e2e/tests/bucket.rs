@@ -8,7 +8,7 @@ use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::scene::{Scene, Which, gc_when_free, kill_nine};
 use serde_json::Value;
 
-use crate::protect::Protection;
+use crate::protect::{Protection, start_held};
 use crate::server::{BUCKET, Server};
 
 /// How commands reach a server.
@@ -91,12 +91,7 @@ fn a_protected_program_comes_back_from_the_bucket_when_its_images_here_are_damag
     let server = Server::start(&scene.sandbox().work().join("s3"));
     let variables = variables(&server)?;
     let fermata = scene.fermata();
-    let program = scene.tree().program("heat2d")?;
-    let options = ["--steps", "400"];
-    let straight = scene.straight("heat2d", &options)?;
-    let hold = scene.hold(300)?;
-    fermata.run_with(&hold, "heat", Device::Soft, &program, &options)?;
-    scene.wait_steps("heat", 1)?;
+    let straight = start_held(&scene)?;
     let folder = format!("s3://{BUCKET}/jobs");
     let words = ["--every", "3600", "--to", &folder];
     let mut protection = Protection::start_with(&scene, "heat", &words, &borrowed(&variables))?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
+use fermata_e2e::output::Output;
 use fermata_e2e::processes::look_up;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
 use serde_json::Value;
@@ -122,17 +123,24 @@ impl Drop for Protection {
     }
 }
 
-#[test]
-fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -> Result<()> {
-    let scene = Scene::new()?;
-    let fermata = scene.fermata();
+/// Starts a program that stands still before its end as session `heat`; what it prints if nothing happens to it.
+pub fn start_held(scene: &Scene) -> Result<Output> {
     let program = scene.tree().program("heat2d")?;
     let options = ["--steps", "400"];
     let straight = scene.straight("heat2d", &options)?;
-    // It does not end before everything has happened to it.
     let hold = scene.hold(300)?;
-    fermata.run_with(&hold, "heat", Device::Soft, &program, &options)?;
+    scene
+        .fermata()
+        .run_with(&hold, "heat", Device::Soft, &program, &options)?;
     scene.wait_steps("heat", 1)?;
+    Ok(straight)
+}
+
+#[test]
+fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    // It does not end before everything has happened to it.
+    let straight = start_held(&scene)?;
     let told = scene.sandbox().work().join("told");
     let command = format!("cat >> '{}'", told.display());
     let mut protection =

@@ -65,6 +65,13 @@ fn variables(scene: &Scene) -> Result<Vec<(&'static str, String)>> {
     ])
 }
 
+/// What a program prints that runs without Fermata.
+fn without_fermata(words: &[&str], variables: &[(&'static str, String)]) -> Result<String> {
+    let mut alone = Command::new("python3");
+    alone.args(words).envs(variables.iter().cloned());
+    Ok(command::run(alone, RUN_LIMIT)?.success(words[0])?.stdout)
+}
+
 #[test]
 fn a_transformer_that_trains_comes_back_from_checkpoints_at_random_steps() -> Result<()> {
     let scene = Scene::new()?;
@@ -74,10 +81,8 @@ fn a_transformer_that_trains_comes_back_from_checkpoints_at_random_steps() -> Re
     let steps = STEPS.to_string();
     let words = [program, "--steps", &steps];
 
-    let mut alone = Command::new("python3");
-    alone.args(words).envs(variables.clone());
-    let alone = command::run(alone, RUN_LIMIT)?.success("transformer.py")?;
-    let straight = Output::parse(&alone.stdout)?;
+    let printed = without_fermata(&words, &variables)?;
+    let straight = Output::parse(&printed)?;
 
     let seed = RandomState::new().hash_one(MODES.len());
     let moment = |index| Moment::seeded(seed, index, MODES.len(), STEPS, Duration::ZERO).steps + 1;
@@ -115,7 +120,7 @@ fn a_transformer_that_trains_comes_back_from_checkpoints_at_random_steps() -> Re
         let losses = log.lines().filter(|line| line.starts_with("loss "));
         losses.map(str::to_owned).collect()
     };
-    let (found, expected) = (losses(&fermata.log(&last)?), losses(&alone.stdout));
+    let (found, expected) = (losses(&fermata.log(&last)?), losses(&printed));
     ensure!(found == expected, "seed {seed:#x}: losses {found:?}");
     scene.close()
 }
@@ -128,10 +133,7 @@ fn eight_ranks_over_gloo_come_back_from_checkpoints() -> Result<()> {
     let program = program.to_str().context("path")?;
     let words = [program, "--ranks", "8", "--steps", "12"];
 
-    let mut alone = Command::new("python3");
-    alone.args(words).envs(variables.clone());
-    let alone = command::run(alone, RUN_LIMIT)?.success("gloo.py")?;
-    let straight = Output::parse(&alone.stdout)?;
+    let straight = Output::parse(&without_fermata(&words, &variables)?)?;
 
     let variables = [variables, scene.hold(4)?.into()].concat();
     let fermata = scene.fermata();
@@ -191,10 +193,7 @@ fn trains(trainer: &str) -> Result<()> {
     let program = program.to_str().context("path")?;
     let words = [program, trainer];
 
-    let mut alone = Command::new("python3");
-    alone.args(words).envs(variables.clone());
-    let alone = command::run(alone, RUN_LIMIT)?.success("trainers.py")?;
-    let straight = Output::parse(&alone.stdout)?;
+    let straight = Output::parse(&without_fermata(&words, &variables)?)?;
 
     // The first image is asked for after step 6.
     let variables = [variables, scene.hold(8)?.into()].concat();

@@ -21,11 +21,9 @@ use fermata_store::{ChunkId, ChunkReader, PackWriter, Store, Totals};
 use rustix::fs::FallocateFlags;
 
 use crate::failure::{Failure, OrFail as _, Result, fail, from_store};
-use crate::images::space;
-use crate::parallel::all_at_once;
+use crate::images::space::{self, MARGIN};
+use crate::parallel::{all_at_once, cores};
 
-/// Beside what is known to be needed on the disk.
-const MARGIN: u64 = 16 << 20;
 /// Longest part, in bytes: a page that has changed makes one of them new.
 const PIECE: u64 = 256 << 10;
 /// The most threads that hash, or read, parts.
@@ -48,7 +46,7 @@ pub(super) fn store(draft: &Draft, store: &Store) -> Result<Totals> {
         let path = path_of(&host, file.number);
         for (offset, length, id) in put_all(&path, file, &writer, scarce)? {
             table
-                .push(BufferId(file.number.into()), offset, length, id)
+                .push(buffer_of(file), offset, length, id)
                 .map_err(|e| from_store(&e))?;
         }
         fs::remove_file(&path).or_fail(FailureKind::User, || {
@@ -121,13 +119,13 @@ impl Whole {
         let failed = || format!("cannot write to `{}`", whole.folder().display());
         whole.link(&host).or_fail(FailureKind::User, failed)?;
         let reader = store.reader().map_err(|e| from_store(&e))?;
-        for file in files {
+        for file in &files {
             let to = File::create_new(path_of(&whole.folder(), file.number));
             let to = to.or_fail(FailureKind::User, failed)?;
             to.set_len(file.bytes).or_fail(FailureKind::User, failed)?;
-            let of_file = |it: &&ChunkRecord| it.buffer == BufferId(file.number.into());
-            let records: Vec<&ChunkRecord> = table.records().iter().filter(of_file).collect();
-            bring_all(&records, &reader, &to, &failed)?;
+            let chunks = table.buffers().find(|it| it.buffer == buffer_of(file));
+            let chunks = chunks.map_or(&[][..], |it| it.chunks);
+            bring_all(chunks, &reader, &to, &failed)?;
         }
         Ok(Some(whole))
     }
@@ -146,13 +144,16 @@ impl Whole {
     }
 }
 
+/// Under which number a chunk table has the content of a file with pages.
+fn buffer_of(file: &PageFile) -> BufferId {
+    BufferId(file.number.into())
+}
+
 /// Whether every chunk lies in a file with pages.
 fn check(table: &ChunkTable, files: &[PageFile]) -> Result<()> {
     let fits = |record: &ChunkRecord| {
         let end = record.offset.checked_add(record.length.into());
-        let file = files
-            .iter()
-            .find(|it| BufferId(it.number.into()) == record.buffer);
+        let file = files.iter().find(|it| buffer_of(it) == record.buffer);
         file.zip(end).is_some_and(|(file, end)| end <= file.bytes)
     };
     match table.records().iter().all(fits) {
@@ -165,7 +166,7 @@ fn check(table: &ChunkTable, files: &[PageFile]) -> Result<()> {
 }
 
 fn bring_all(
-    records: &[&ChunkRecord],
+    chunks: &[ChunkRecord],
     reader: &ChunkReader,
     to: &File,
     failed: &(impl Fn() -> String + Sync),
@@ -173,7 +174,7 @@ fn bring_all(
     let next = AtomicUsize::new(0);
     let work = |_| {
         let mut bytes = Vec::new();
-        while let Some(record) = records.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(record) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
             bytes.resize(record.length as usize, 0);
             let read = reader.read_verified(&record.id, &mut bytes);
             read.map_err(|e| from_store(&e))?;
@@ -187,8 +188,7 @@ fn bring_all(
 
 /// As many as there are processors, at most [`THREADS`].
 fn threads() -> Vec<usize> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (0..processors.min(THREADS)).collect()
+    (0..cores().min(THREADS)).collect()
 }
 
 /// `work`, whose failure lets all others find nothing more to do.

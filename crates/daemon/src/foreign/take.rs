@@ -28,7 +28,7 @@ use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint as _, OrFail as _, Result, fail, from_store};
 use crate::images::record::{self, Record};
-use crate::images::space;
+use crate::images::space::{self, MARGIN};
 use crate::open_files::tcp::dumped;
 use crate::open_files::tcp::live;
 use crate::open_files::tcp::reuse;
@@ -38,8 +38,6 @@ use crate::proc;
 use crate::progress::Report;
 use crate::worker::texts;
 
-/// Beside what is known to be needed on the disk.
-const MARGIN: u64 = 16 << 20;
 /// How long the end of a program that is stopped for good may take.
 const STOP_TIME: Duration = Duration::from_secs(15);
 /// Where CRIU's log of the last dump of a foreign program is kept, in the runtime folder.

@@ -34,6 +34,7 @@ pub(crate) use self::helper::helper;
 use crate::criu::mappings::{LeftOut, Tree};
 use crate::failure::{Failure, OrFail, Result, fail};
 use crate::images::space;
+use crate::parallel::cores;
 use crate::proc::{self, ProcessId};
 
 /// Less memory than this is not worth it: CRIU dumps it in less than 30 ms.
@@ -441,8 +442,7 @@ fn in_no_copy(pid: u32) -> Failure {
 
 /// How many threads read memory at once.
 fn threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / 2).clamp(1, MOST_THREADS)
+    (cores() / 2).clamp(1, MOST_THREADS)
 }
 
 fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<()> {

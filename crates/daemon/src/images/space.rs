@@ -10,6 +10,9 @@ use fermata_store::FreeSpace;
 use crate::failure::{Hint, Result, fail};
 use crate::proc;
 
+/// What an image needs on the disk beside chunks and pages.
+pub const MARGIN: u64 = 16 << 20;
+
 /// Resident bytes of the tree below `root`, shared ones counted once per process.
 pub fn resident_bytes(root: u32) -> u64 {
     let of = |pid: u32| -> Option<u64> {

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::images::known::{Known, Version, now};
 use crate::images::record::{LOG, Place, Record};
+use crate::parallel::cores;
 
 /// Bytes of a part that one thread hashes: a power of two of at least 1 KiB.
 const PART: u64 = 4 << 20;
@@ -123,7 +124,7 @@ fn hash(file: &File, part: u64) -> io::Result<String> {
         return Ok(blake3::hash(&bytes).to_hex().to_string());
     }
     let count = usize::try_from(length.div_ceil(part)).map_err(io::Error::other)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let (next, parts) = (AtomicUsize::new(0), Mutex::new(vec![[0; 32]; count]));
     let work = || -> io::Result<()> {
         let mut bytes = vec![0; part as usize];

@@ -4,19 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_store::image::{CHUNKS, ChunkTable, Draft, Image, Manifest, PROFILE, rm};
 use fermata_store::{ChunkId, Store, StoreError};
-use parking_lot::Mutex;
 
 use super::Shelf;
 use super::catalogue::{Catalogue, Chunk};
-use crate::{ObjectError, REQUESTS, Result};
+use crate::{Place, Result, at_once, reads};
 
 const OP: &str = "bring the image from its bucket";
-/// Longest piece that is read at once, in bytes.
-const READ: u64 = 8 << 20;
 
 /// Called with the bytes read so far, and in all.
 type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
@@ -188,10 +185,13 @@ impl Shelf {
         take: &(dyn Fn(&ChunkId, &[u8]) -> Result<()> + Sync),
     ) -> Result<()> {
         wanted.sort_unstable_by_key(|it| (it.pack, it.offset));
-        let reads = reads(&wanted);
-        let next = AtomicUsize::new(0);
-        let failure: Mutex<Option<ObjectError>> = Mutex::new(None);
-        let one = |chunks: &[Chunk]| -> Result<()> {
+        let reads = reads(&wanted, |it| Place {
+            pack: it.pack,
+            offset: it.offset,
+            length: it.length.into(),
+        });
+        at_once(reads.len(), |number| {
+            let chunks = reads[number];
             let pack = &catalogue.packs[chunks[0].pack as usize];
             let key = format!("{}{}", self.packs_key(name), pack.name);
             let bytes = chunks.iter().map(|it| u64::from(it.length)).sum();
@@ -211,21 +211,7 @@ impl Shelf {
                 rest = more;
             }
             Ok(())
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..REQUESTS.min(reads.len()) {
-                scope.spawn(|| {
-                    while let Some(chunks) = reads.get(next.fetch_add(1, Ordering::Relaxed))
-                        && failure.lock().is_none()
-                    {
-                        if let Err(error) = one(chunks) {
-                            failure.lock().get_or_insert(error);
-                        }
-                    }
-                });
-            }
-        });
-        failure.into_inner().map_or(Ok(()), Err)
+        })
     }
 }
 
@@ -241,18 +227,4 @@ impl Meter<'_> {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         (self.progress)(done.min(self.total), self.total);
     }
-}
-
-/// Chunks that lie side by side in a pack and are read at once.
-fn reads(wanted: &[Chunk]) -> Vec<&[Chunk]> {
-    let mut bytes = 0;
-    let reads = wanted.chunk_by(|chunk, next| {
-        bytes += u64::from(chunk.length);
-        let follows =
-            next.pack == chunk.pack && next.offset == chunk.offset + u64::from(chunk.length);
-        let fits = follows && bytes + u64::from(next.length) <= READ;
-        bytes *= u64::from(fits);
-        fits
-    });
-    reads.collect()
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fermata_store::image::Image;
-use fermata_store::{ChunkId, ChunkReader, Store};
+use fermata_store::{ChunkId, Store};
 
 use super::catalogue::{Catalogue, Chunk, Pack};
 use super::content::{Content, Piece};
 use super::{Shelf, number};
-use crate::{Cause, LARGE, ObjectError, Result, put_parts};
+use crate::{Cause, LARGE, ObjectError, Result, put_parts, put_pieces};
 
 /// From how many images of the series, the newest first, chunks are taken over.
 const BASES: usize = 4;
@@ -170,16 +170,14 @@ impl Shelf {
             let reader = store.reader()?;
             let pack = &plan.packs[*pack];
             let key = format!("{}{}", self.packs_key(name), pack.name);
-            let starts: Vec<(u64, &Piece)> = pieces
-                .iter()
-                .map(|at| (plan.chunks[*at].offset, &content.pieces[*at]))
-                .collect();
-            put_parts(&self.client, &key, pack.bytes, |start, end| {
-                let bytes = part(&reader, &starts, start, end)?;
-                let done = done.fetch_add(end - start, Ordering::Relaxed) + end - start;
-                progress(done, total);
-                Ok::<_, ObjectError>(bytes)
-            })?;
+            let pieces: Vec<&Piece> = pieces.iter().map(|at| &content.pieces[*at]).collect();
+            put_pieces(
+                &self.client,
+                &key,
+                pieces.iter().map(|it| u64::from(it.length)),
+                |at| Content::read(pieces[at], &reader),
+                |bytes| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total),
+            )?;
         }
         Ok(())
     }
@@ -202,8 +200,8 @@ impl Shelf {
             }
         }
         let there: HashSet<String> = self.packs_of(name)?.into_iter().collect();
-        let packs = catalogue.packs.iter();
-        Ok(relied.is_subset(&kept) && packs.into_iter().all(|it| there.contains(&it.name)))
+        let mut packs = catalogue.packs.iter();
+        Ok(relied.is_subset(&kept) && packs.all(|it| there.contains(&it.name)))
     }
 
     /// Removes packs that no catalogue names, as well as that can be done: what stays is removed with an image, a day later.
@@ -225,24 +223,6 @@ impl Plan {
             .filter(move |(at, _)| !own.contains(at))
             .map(|(_, pack)| pack.name.as_str())
     }
-}
-
-/// Bytes of a pack from `start` to `end`.
-fn part(reader: &ChunkReader, starts: &[(u64, &Piece)], start: u64, end: u64) -> Result<Vec<u8>> {
-    let mut part = Vec::with_capacity((end - start) as usize);
-    let first = starts
-        .partition_point(|(at, _)| *at <= start)
-        .saturating_sub(1);
-    for (at, piece) in &starts[first..] {
-        if *at >= end {
-            break;
-        }
-        let bytes = Content::read(piece, reader)?;
-        let from = start.saturating_sub(*at) as usize;
-        let to = bytes.len().min((end - at) as usize);
-        part.extend_from_slice(&bytes[from..to]);
-    }
-    Ok(part)
 }
 
 /// Takes over what `bases` have, in packs of which at least half is needed, so that space comes back without rewriting

@@ -12,20 +12,18 @@
 mod index;
 mod plan;
 mod share;
-mod upload;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fermata_object::{Client, ObjectConfig, REQUESTS};
+use fermata_object::{Client, ObjectConfig, Place, at_once, put_pieces, reads};
 use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use self::index::{ChunkPlace, Index, Pack};
 use self::plan::{Base, UploadPlan, Wanted, alone, wanted};
 use self::share::{Mine, agree, pack_name};
-use self::upload::put_pack;
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::record::Record;
 use crate::checkpoint::site::Site;
@@ -34,9 +32,6 @@ use crate::checkpoint::transfer::{Incoming, Outgoing};
 use crate::levels::peers::Behind;
 use crate::ranks::comm::{in_all, lists, together};
 use crate::{AppError, Result};
-
-/// Longest piece that is read at once, in bytes.
-const READ: u64 = 8 << 20;
 
 /// A rank's place in a bucket.
 pub(crate) struct Objects {
@@ -212,7 +207,15 @@ impl Objects {
     fn put(&self, out: &Outgoing, plan: &UploadPlan) -> Result<()> {
         plan.puts.iter().try_for_each(|(pack, chunks)| {
             let key = self.pack_key(&plan.packs[*pack as usize]);
-            put_pack(&self.client, &key, out, chunks)
+            let length = |at: &usize| u64::from(out.table().records()[*at].length);
+            let lengths = chunks.iter().map(length);
+            put_pieces(
+                &self.client,
+                &key,
+                lengths,
+                |at| out.message(&[chunks[at]]),
+                |_| {},
+            )
         })
     }
 
@@ -263,26 +266,14 @@ impl Objects {
             })
             .collect();
         wanted.sort_unstable_by_key(|(place, _, _)| (place.pack, place.offset));
-        let reads = reads(&wanted);
-        let (incoming, next) = (Mutex::new(incoming), AtomicUsize::new(0));
-        let failure = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..REQUESTS.min(reads.len()) {
-                scope.spawn(|| {
-                    while let Some(read) = reads.get(next.fetch_add(1, Ordering::Relaxed))
-                        && failure.lock().is_none()
-                    {
-                        if let Err(e) = self.read(index, read, &incoming) {
-                            failure.lock().get_or_insert(e);
-                        }
-                    }
-                });
-            }
+        let reads = reads(&wanted, |(place, length, _)| Place {
+            pack: place.pack,
+            offset: place.offset,
+            length: *length,
         });
-        match failure.into_inner() {
-            Some(e) => Err(e),
-            None => incoming.into_inner().finish(),
-        }
+        let incoming = Mutex::new(incoming);
+        at_once(reads.len(), |at| self.read(index, reads[at], &incoming))?;
+        incoming.into_inner().finish()
     }
 
     fn read(
@@ -336,19 +327,6 @@ impl Objects {
 fn sequences(names: &[String]) -> Vec<u64> {
     let number = |n: &String| n.strip_prefix('c')?.parse::<u64>().ok();
     names.iter().filter_map(number).filter(|n| *n > 0).collect()
-}
-
-/// Chunks that lie side by side in a pack and are read at once.
-fn reads(wanted: &[(ChunkPlace, u64, usize)]) -> Vec<&[(ChunkPlace, u64, usize)]> {
-    let mut bytes = 0;
-    let reads = wanted.chunk_by(|(place, length, _), (next, more, _)| {
-        bytes += length;
-        let follows = next.pack == place.pack && next.offset == place.offset + length;
-        let fits = follows && bytes + more <= READ;
-        bytes *= u64::from(fits);
-        fits
-    });
-    reads.collect()
 }
 
 /// A number that no other attempt has used.

@@ -7,7 +7,7 @@ use fermata_report::units;
 use fermata_store::Store;
 use serde_json::json;
 
-use crate::failure::{Failure, USER};
+use crate::failure::Failure;
 use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
@@ -32,13 +32,8 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
-    place::refuse_address(args.to.as_deref())?;
+    let folder = place::folder(args.to.as_deref())?;
     let (shelf, name) = place::on_shelf(&args.image)?;
-    let folder = match &args.to {
-        Some(folder) => std::path::absolute(folder)
-            .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))?,
-        None => place::images(),
-    };
     let store = Store::open(&Paths::find().store(), true)?;
     let bar = Progress::new(printer);
     let image = shelf.pull(&name, &folder, &store, &|done, total| {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
-use fermata_object::{ObjectError, Pushed, Shelf};
+use fermata_object::{Listed, ObjectError, Pushed, Shelf};
 use fermata_store::Store;
 use fermata_store::image::Image;
 
@@ -58,8 +58,7 @@ impl Bucket {
     /// It cannot be used.
     pub fn open(address: &str, base: &str, keep: usize) -> Result<Self, Failure> {
         let shelf = Arc::new(place::shelf(address)?);
-        let there = shelf.series(&format!("{base}-1"))?;
-        let highest = there.iter().filter_map(|it| number(base, &it.name)).max();
+        let highest = there(&shelf, base)?.last().map(|(number, _)| *number);
         let (to_copy, paths) = channel::<PathBuf>();
         let (send, copied) = channel();
         let (copying, base) = (shelf.clone(), base.to_owned());
@@ -112,18 +111,17 @@ impl Bucket {
 
     /// The image at `path` is valid: it is copied, unless a newer one is there.
     pub fn offer(&mut self, path: &Path) {
-        let number = |path: &Path| number(&self.base, &path.file_name()?.to_string_lossy());
-        let Some(offered) = number(path).filter(|it| *it > self.highest) else {
+        let Some(offered) = self.number_of(path).filter(|it| *it > self.highest) else {
             return;
         };
-        if self
-            .next
-            .as_deref()
-            .and_then(number)
-            .is_none_or(|next| next < offered)
-        {
+        let next = self.next.as_deref().and_then(|next| self.number_of(next));
+        if next.is_none_or(|next| next < offered) {
             self.next = Some(path.into());
         }
+    }
+
+    fn number_of(&self, path: &Path) -> Option<u64> {
+        number(&self.base, &path.file_name()?.to_string_lossy())
     }
 
     /// Whether the image at `path` is being copied.
@@ -157,9 +155,7 @@ impl Bucket {
             return;
         }
         if let Some(path) = self.next.take() {
-            let name = path.file_name().map(|it| it.to_string_lossy());
-            let begun = name.and_then(|name| number(&self.base, &name));
-            self.highest = self.highest.max(begun.unwrap_or(0));
+            self.highest = self.highest.max(self.number_of(&path).unwrap_or(0));
             // The thread is there as long as this is.
             let _ = self.to_copy.send(path.clone());
             self.busy = Some(path);
@@ -175,14 +171,11 @@ impl Bucket {
         folder: &Path,
         tried: &HashSet<&Path>,
     ) -> Result<Option<(u64, PathBuf)>, Failure> {
-        let there = self.shelf.series(&format!("{}-1", self.base))?;
+        let there = there(&self.shelf, &self.base)?;
         let store = Store::open(&Paths::find().store(), true)?;
         let mut first = None;
-        for listed in there.iter().rev() {
-            let Some(number) = number(&self.base, &listed.name) else {
-                continue;
-            };
-            let path = folder.join(&listed.name);
+        for (number, name) in there.into_iter().rev() {
+            let path = folder.join(&name);
             if tried.contains(path.as_path()) {
                 continue;
             }
@@ -190,7 +183,7 @@ impl Bucket {
             if path.exists() {
                 remove(&path)?;
             }
-            match self.shelf.pull(&listed.name, folder, &store, &|_, _| {}) {
+            match self.shelf.pull(&name, folder, &store, &|_, _| {}) {
                 Ok(_) => return Ok(Some((number, path))),
                 Err(error) => {
                     first.get_or_insert(Failure::from(error));
@@ -216,13 +209,19 @@ fn copy(shelf: &Shelf, path: &Path) -> Result<Option<Pushed>, Failure> {
     }
 }
 
+/// The session's images that are there, oldest first: numbers and names.
+fn there(shelf: &Shelf, base: &str) -> Result<Vec<(u64, String)>, Failure> {
+    let series = shelf.series(&format!("{base}-1"))?;
+    let numbered = |it: Listed| Some((number(base, &it.name)?, it.name));
+    Ok(series.into_iter().filter_map(numbered).collect())
+}
+
 /// Removes the oldest images as long as there are more than are to be kept.
 fn thin_out(shelf: &Shelf, base: &str, keep: usize) -> Result<(), Failure> {
-    let mut there = shelf.series(&format!("{base}-1"))?;
-    there.retain(|it| number(base, &it.name).is_some());
+    let there = there(shelf, base)?;
     let surplus = there.len().saturating_sub(keep);
-    for old in &there[..surplus] {
-        match shelf.remove(&old.name) {
+    for (_, old) in &there[..surplus] {
+        match shelf.remove(old) {
             Err(error) if !error.is_gone() => return Err(error.into()),
             _ => {}
         }

@@ -17,7 +17,7 @@ mod images;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::failure::{Failure, USER};
+use crate::failure::Failure;
 use crate::place;
 use crate::printer::Printer;
 
@@ -98,15 +98,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(Some(&args.name))?;
     let bucket = args.to.as_deref().and_then(place::in_bucket);
-    let folder = match &args.to {
-        _ if bucket.is_some() => place::images(),
-        Some(folder) => std::path::absolute(folder)
-            .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))?,
-        None => place::images(),
-    };
-    if bucket.is_none() {
-        place::refuse_address(args.to.as_deref())?;
-    }
+    let folder = place::folder(args.to.as_deref().filter(|_| bucket.is_none()))?;
     let images = Images::find(&folder, &args.name, args.keep, bucket)?;
     let events = Events::new(&args.name, args.on_event, printer)?;
     let every = match args.every {

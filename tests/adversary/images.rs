@@ -245,7 +245,7 @@ fn craft(bytes: &[u8], draw: &mut Draw) -> Result<Vec<u8>> {
     let mut json: Value = serde_json::from_slice(bytes)?;
     let way = draw.below(8);
     if way == 0 {
-        json["schema_version"] = json!(4 + draw.below(1000));
+        json["schema_version"] = json!(6 + draw.below(1000));
         return Ok(serde_json::to_vec(&json)?);
     }
     let files = json["files"].as_array_mut().context("files")?;

@@ -116,9 +116,10 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         let image = HostImage {
             old_log: Some(log.clone()),
             lazy,
+            memory: None,
             ..image(&host, dir, n, child.id(), &own)
         };
-        let copy = Namespace::restore(&criu, &image).expect("restored");
+        let copy = Namespace::restore(&criu, &image, || Ok(())).expect("restored");
         copies.push((copy, own));
     }
     assert_ne!(copies[0].0.root.pid, copies[1].0.root.pid);
@@ -156,9 +157,10 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
     let third = HostImage {
         old_log: Some(copies[1].1.clone()),
         lazy: true,
+        memory: None,
         ..image(&again, dir, 3, child.id(), &own)
     };
-    let mut third = Namespace::restore(&criu, &third).expect("restored again");
+    let mut third = Namespace::restore(&criu, &third, || Ok(())).expect("restored again");
     poke(third.root.pid, address, 1, "third");
     assert_eq!(third.wait().expect("waited"), 0);
     assert!(
@@ -175,7 +177,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             old_log: Some(copies[1].1.clone()),
             ..image(&again, dir, n, child.id(), &own)
         };
-        let mut copy = Namespace::restore(&criu, &image).expect("restored again");
+        let mut copy = Namespace::restore(&criu, &image, || Ok(())).expect("restored again");
         let (init, root) = (copy.init, copy.root);
         if kept {
             copy.keep().expect("it lives");
@@ -198,7 +200,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
     fs::create_dir(&host).expect("made");
     append(&dir.path().join("log"));
     let image = image(&host, dir.path(), 1, 4711, &dir.path().join("log"));
-    let failure = Namespace::restore(&criu, &image).expect_err("there is no image");
+    let failure = Namespace::restore(&criu, &image, || Ok(())).expect_err("there is no image");
     assert!(
         failure.message.contains("CRIU cannot restore the program"),
         "{}",
@@ -224,6 +226,7 @@ fn image<'a>(files: &'a Path, dir: &Path, n: u32, root: u32, log: &Path) -> Host
         log: log.into(),
         old_log: None,
         lazy: false,
+        memory: None,
         own_network: false,
         shell_job: false,
         connected: true,
@@ -282,7 +285,7 @@ fn a_program_that_is_killed_while_it_is_restored_ends_the_restore() {
     fs::create_dir(&files).expect("made");
     append(&log);
     let image = image(&files, dir, 1, 1000, &log);
-    Namespace::restore(&criu, &image).expect_err("it is killed");
+    Namespace::restore(&criu, &image, || Ok(())).expect_err("it is killed");
     let status = fs::read_to_string(dir.join("exit-1")).expect("a status");
     assert_eq!(status, "137\n");
 }

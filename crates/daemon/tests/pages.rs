@@ -82,6 +82,7 @@ impl Scene {
             log: log.clone(),
             old_log: Some(self.path("log")),
             lazy: true,
+            memory: None,
             own_network: false,
             shell_job: false,
             connected: true,
@@ -91,7 +92,7 @@ impl Scene {
             exit_file: self.path(&format!("exit-{}", self.restored)),
             agents: "/nowhere/agent.sock".into(),
         };
-        let restored = Namespace::restore(&self.criu, &image).expect("restored");
+        let restored = Namespace::restore(&self.criu, &image, || Ok(())).expect("restored");
         (restored, log)
     }
 

@@ -139,28 +139,6 @@ fn batch_entry(op: &BatchOp) -> cu::CUstreamBatchMemOpParams {
     entry
 }
 
-/// Calls `call` with a kernel's function, size and parameters as the driver wants them for a node.
-fn with_params<R>(
-    launch: &KernelLaunch<'_>,
-    call: impl FnOnce(&cu::CUDA_KERNEL_NODE_PARAMS) -> R,
-) -> R {
-    let size = launch.size;
-    with_extra(launch.params, |extra| {
-        call(&cu::CUDA_KERNEL_NODE_PARAMS {
-            func: launch.function.raw(),
-            gridDimX: size.grid[0],
-            gridDimY: size.grid[1],
-            gridDimZ: size.grid[2],
-            blockDimX: size.block[0],
-            blockDimY: size.block[1],
-            blockDimZ: size.block[2],
-            sharedMemBytes: size.shared,
-            extra,
-            ..Default::default()
-        })
-    })
-}
-
 impl Driver {
     /// An empty graph.
     ///
@@ -299,6 +277,45 @@ impl Driver {
         }
     }
 
+    /// Calls `call` with a kernel's function, size and parameters as the driver wants them for a node: by a pointer to each
+    /// parameter. The driver takes one block, too, but no such node can be made cooperative.
+    fn with_params<R>(
+        &self,
+        launch: &KernelLaunch<'_>,
+        call: impl FnOnce(&cu::CUDA_KERNEL_NODE_PARAMS) -> Result<R>,
+    ) -> Result<R> {
+        let size = launch.size;
+        let mut params = cu::CUDA_KERNEL_NODE_PARAMS {
+            func: launch.function.raw(),
+            gridDimX: size.grid[0],
+            gridDimY: size.grid[1],
+            gridDimZ: size.grid[2],
+            blockDimX: size.block[0],
+            blockDimY: size.block[1],
+            blockDimZ: size.block[2],
+            sharedMemBytes: size.shared,
+            ..Default::default()
+        };
+        let mut pointers = Vec::new();
+        for (offset, size) in self.function_params(launch.function)? {
+            let param = launch
+                .params
+                .get(offset as usize..offset as usize + size as usize);
+            let Some(param) = param else {
+                // A block that is shorter than the kernel's parameters: what it says of the rest is the driver's to decide.
+                return with_extra(launch.params, |extra| {
+                    params.extra = extra;
+                    call(&params)
+                });
+            };
+            pointers.push(param.as_ptr().cast_mut().cast());
+        }
+        if !pointers.is_empty() {
+            params.kernelParams = pointers.as_mut_ptr();
+        }
+        call(&params)
+    }
+
     /// Adds a kernel node and sets its attributes.
     fn add_kernel(
         &self,
@@ -307,7 +324,7 @@ impl Driver {
         after: &[cu::CUgraphNode],
         launch: &KernelLaunch<'_>,
     ) -> Result<()> {
-        with_params(launch, |params| {
+        self.with_params(launch, |params| {
             // SAFETY: dependencies are live handles; parameters outlive the call and are copied.
             unsafe {
                 self.f
@@ -361,7 +378,7 @@ impl Driver {
         node: NodeHandle,
         launch: &KernelLaunch<'_>,
     ) -> Result<()> {
-        with_params(launch, |params| {
+        self.with_params(launch, |params| {
             // SAFETY: parameters outlive the call and are copied.
             unsafe {
                 self.f

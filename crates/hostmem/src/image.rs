@@ -8,8 +8,8 @@
 //! | `mm-PID.img` | one | the mappings |
 //!
 //! Each record is its length in 4 bytes and a message; field numbers are those of CRIU's `pagemap.proto`, `mm.proto` and
-//! `vma.proto`. The files are written anew from CRIU's pages and those of the copy, and renamed over CRIU's. Where both have
-//! a page, CRIU's is taken: both were read while the process stood still. Of mappings that the kernel may drop (`MAP_DROPPABLE`)
+//! `vma.proto`. The page map is written anew for CRIU's pages and those of the copy; their bytes stay where they are, and are read from
+//! both by [`Settled`]. Where both have a page, CRIU's is taken: both were read while the process stood still. Of mappings that the kernel may drop (`MAP_DROPPABLE`)
 //! CRIU has no pages, and neither has the image: they hold what must not be there twice, such as the state of random numbers.
 
 use std::fs::{self, File};
@@ -22,6 +22,7 @@ use prost::Message;
 use rangemap::RangeMap;
 
 use crate::PAGE;
+use crate::demand::PageBytes;
 use crate::error::{Error, Result};
 use crate::tracker::Copied;
 use crate::working_set;
@@ -99,11 +100,10 @@ pub(crate) struct OnDemand {
     pub wiped: bool,
 }
 
-/// The file with the pages of the process that CRIU knows as `pid`, and those of them that are to be brought on demand.
-pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(File, Vec<OnDemand>)> {
+/// The number of the file with the pages of the process that CRIU knows as `pid`, and those of them that are to be brought on demand.
+pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(u32, Vec<OnDemand>)> {
     let mappings = read_mappings(&dir.join(format!("mm-{pid}.img")))?;
     let (head, entries) = read_map(&dir.join(format!("pagemap-{pid}.img")))?;
-    let file = File::open(dir.join(format!("pages-{}.img", head.pages)))?;
     let (mut pages, mut offset) = (Vec::new(), 0);
     for entry in &entries {
         let range = entry.range();
@@ -123,7 +123,7 @@ pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(File, Vec<OnDemand>
         }
         offset += bytes;
     }
-    Ok((file, pages))
+    Ok((head.pages, pages))
 }
 
 /// A file with pages of a dump.
@@ -136,6 +136,8 @@ pub struct PageFile {
     /// Parts of it in ascending order, which cover it: each holds memory from one multiple of a piece's length to the next, or less
     /// where there is less. So memory that is the same in two dumps is in the same parts, wherever it lies in the files.
     pub parts: Vec<Range<u64>>,
+    /// What of it CRIU reads, where the rest is brought on demand: ascending, and each part of `parts` is inside or outside.
+    pub at_once: Vec<Range<u64>>,
 }
 
 /// The files with pages in `dir`, in parts of at most `piece` bytes.
@@ -151,12 +153,17 @@ pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
             continue;
         }
         let (head, entries) = read_map(&dir.join(&*name))?;
-        let (mut offset, mut parts) = (0, Vec::new());
+        let (mut offset, mut parts, mut at_once) = (0, Vec::new(), Vec::new());
         for entry in &entries {
-            if entry.flags.unwrap_or(0) & IN_FILE == 0 {
+            let flags = entry.flags.unwrap_or(0);
+            if flags & IN_FILE == 0 {
                 return Err(io::Error::other("pages are in no file"));
             }
             let range = entry.range();
+            // CRIU reads shared memory itself.
+            if flags & ON_DEMAND == 0 || name.starts_with("pagemap-shmem-") {
+                at_once.push(offset..offset + (range.end - range.start));
+            }
             let mut address = range.start;
             while address < range.end {
                 let next = (address / piece + 1) * piece;
@@ -169,6 +176,7 @@ pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
             number: head.pages,
             bytes: offset,
             parts,
+            at_once,
         });
     }
     files.sort_by_key(|file| file.number);
@@ -186,11 +194,22 @@ impl Entry {
 #[derive(Debug)]
 struct Layout(RangeMap<u64, Source>);
 
-/// Completes the image in `dir` of the process that CRIU knows as `pid`.
+/// The pages of a process, from CRIU's file and the copy, in the order of its page map.
+#[derive(Debug)]
+pub struct Settled {
+    /// The NUMBER of `pages-NUMBER.img`, which has CRIU's pages alone.
+    pub number: u32,
+    /// CRIU's file, and the copy.
+    sources: [File; 2],
+    /// Where each part ends, in which source it lies, and where it begins there.
+    parts: Vec<(u64, usize, u64)>,
+}
+
+/// Makes a copy part of the image in `dir` of the process that CRIU knows as `pid`: the page map is of all pages then.
 ///
 /// # Errors
 /// The image is not as CRIU writes it, or cannot be written.
-pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<()> {
+pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<Settled> {
     let bad = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| Error::Image {
@@ -205,14 +224,36 @@ pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<()> {
     let pages = dir.join(format!("pages-{}.img", head.pages));
     let layout = Layout::of(copied, &mappings, &entries).map_err(bad(&map))?;
     let write = || {
-        let new = dir.join(format!("pages-{}.new", head.pages));
-        let sources = [&File::open(&pages)?, &copied.file];
-        layout.write_pages(sources, &File::create(&new)?)?;
+        let sources = [File::open(&pages)?, copied.file.try_clone()?];
+        let settled = layout.settled(head.pages, sources)?;
         fs::write(&map, layout.encode(&head))?;
-        fs::rename(&new, &pages)?;
-        working_set::write(dir, pid, &copied.working_set)
+        working_set::write(dir, pid, &copied.working_set)?;
+        Ok(settled)
     };
     write().map_err(bad(&pages))
+}
+
+impl PageBytes for Settled {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let (mut rest, mut at) = (bytes, offset);
+        let first = self.parts.partition_point(|(end, ..)| *end <= offset);
+        let mut begin = first
+            .checked_sub(1)
+            .map_or(0, |before| self.parts[before].0);
+        for (end, source, from) in &self.parts[first..] {
+            if rest.is_empty() {
+                break;
+            }
+            let length = (end - at).min(rest.len() as u64);
+            let (part, behind) = rest.split_at_mut(length as usize);
+            self.sources[*source].read_exact_at(part, from + (at - begin))?;
+            (rest, at, begin) = (behind, at + length, *end);
+        }
+        match rest.is_empty() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
 }
 
 impl Layout {
@@ -299,44 +340,29 @@ impl Layout {
         runs
     }
 
-    fn write_pages(&self, sources: [&File; 2], to: &File) -> io::Result<()> {
-        let mut at = 0;
+    /// Where the bytes are.
+    fn settled(&self, number: u32, sources: [File; 2]) -> io::Result<Settled> {
+        let lengths = [sources[0].metadata()?.len(), sources[1].metadata()?.len()];
+        let (mut at, mut parts) = (0, Vec::new());
         for (range, source) in self.0.iter() {
             let bytes = range.end - range.start;
             let from = range.start.wrapping_add(source.place);
-            copy(sources[usize::from(source.copied)], from, to, at, bytes)?;
+            let which = usize::from(source.copied);
+            if from
+                .checked_add(bytes)
+                .is_none_or(|end| end > lengths[which])
+            {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             at += bytes;
+            parts.push((at, which, from));
         }
-        Ok(())
+        Ok(Settled {
+            number,
+            sources,
+            parts,
+        })
     }
-}
-
-/// Copies `bytes` from one file to another; the file system may share them instead.
-fn copy(from: &File, mut source: u64, to: &File, mut target: u64, bytes: u64) -> io::Result<()> {
-    let end = source + bytes;
-    while source < end {
-        let left = (end - source) as usize;
-        match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(rustix::io::Errno::NOSPC) => return Err(rustix::io::Errno::NOSPC.into()),
-            // Between file systems, or where there is no such call.
-            Err(_) => return copy_bytes(from, source, to, target, end - source),
-        }
-    }
-    Ok(())
-}
-
-fn copy_bytes(from: &File, source: u64, to: &File, target: u64, bytes: u64) -> io::Result<()> {
-    let mut buffer = vec![0; 1 << 20];
-    let mut done = 0;
-    while done < bytes {
-        let part = &mut buffer[..(bytes - done).min(1 << 20) as usize];
-        from.read_exact_at(part, source + done)?;
-        to.write_all_at(part, target + done)?;
-        done += part.len() as u64;
-    }
-    Ok(())
 }
 
 fn read_mappings(path: &Path) -> io::Result<Vec<Vma>> {
@@ -449,7 +475,7 @@ mod tests {
             extents: vec![extent(17, 1, 2), extent(30, 4, 4), extent(49, 1, 0)],
             working_set: vec![30 * PAGE..31 * PAGE, 17 * PAGE..18 * PAGE],
         };
-        settle(dir.path(), 7, &copied).expect("settled");
+        let settled = settle(dir.path(), 7, &copied).expect("settled");
         let (head, entries) = read_map(&dir.path().join("pagemap-7.img")).expect("read");
         let expected = [
             entry(17, 3, 6),
@@ -458,8 +484,16 @@ mod tests {
             entry(49, 2, 4),
         ];
         assert_eq!((head.pages, &entries[..]), (3, &expected[..]));
-        let bytes = fs::read(dir.path().join("pages-3.img")).expect("read");
-        assert!(bytes == pages("xABvutsCD"));
+        let whole = pages("xABvutsCD");
+        for (from, count) in [(0, 9), (0, 1), (2, 3), (3, 6), (8, 1)] {
+            let range = from * PAGE as usize..(from + count) * PAGE as usize;
+            let mut bytes = vec![0; range.len()];
+            let read = settled.read_at(&mut bytes, range.start as u64);
+            read.expect("read");
+            assert!(bytes == whole[range], "{count} pages from {from}");
+        }
+        let mut more = vec![0; PAGE as usize + 1];
+        settled.read_at(&mut more, 8 * PAGE).expect_err("its end");
         let names = fs::read_dir(dir.path()).expect("listed").count();
         assert_eq!(names, 4, "nothing else is left");
         assert_eq!(working_set::read(dir.path(), 7), copied.working_set);

@@ -3,7 +3,7 @@
 //! ```text
 //!  program runs     acquire (a userfaultfd) ─► pass ─► pass ─► ... until little is written between two
 //!  program stopped  CRIU dumps all but the tracked mappings ─► last ─► the copy is exact
-//!  program runs     release; settle: the copy becomes part of CRIU's image
+//!  program runs     release; settle: CRIU's page map becomes that of both
 //! ```
 //! A userfaultfd with asynchronous write protection (Linux 6.7) has the kernel note which pages are written: it resolves
 //! the faults by itself, so nothing waits for this process, and when the descriptor is closed, also by the death of its
@@ -39,7 +39,7 @@ mod working_set;
 
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
-pub use image::{PageFile, page_files, settle};
+pub use image::{PageFile, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use fermata_hostmem::PAGE;
-use fermata_hostmem::demand::{Server, Turn, hold};
+use fermata_hostmem::demand::{Folder, Server, Turn, hold};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use self::support::{LIMIT, Program};
@@ -277,7 +277,8 @@ fn runs(what: &str) {
     image(dir.path(), what == "wiped");
     let socket = dir.path().join("socket");
     let (ours, theirs) = pair();
-    let server = Server::listen(dir.path(), &socket, ours).expect("listens");
+    let files = Box::new(Folder(dir.path().into()));
+    let server = Server::listen(dir.path(), files, &socket, ours).expect("listens");
     let holder = thread::spawn(move || hold(theirs, || panic!("the server has died")));
     let served = serve(server);
     let name = socket.to_str().expect("a short name");
@@ -333,7 +334,8 @@ fn what_holds_the_descriptors_ends_the_program_when_the_server_dies() {
     let dir = tempfile::tempdir().expect("a folder");
     let socket = dir.path().join("socket");
     let (ours, theirs) = pair();
-    let server = Server::listen(dir.path(), &socket, ours).expect("listens");
+    let files = Box::new(Folder(dir.path().into()));
+    let server = Server::listen(dir.path(), files, &socket, ours).expect("listens");
     let (sender, ended) = channel();
     let holder = thread::spawn(move || hold(theirs, || sender.send(()).expect("heard")));
     drop(server);

@@ -241,9 +241,15 @@ fn facts(m: &Manifest) -> Facts {
         (
             "device memory",
             format!(
-                "{} in {} allocations and {} chunks, {} of it new in the store",
+                "{} in {} allocations",
                 units::bytes(t.device_bytes),
-                t.allocations,
+                t.allocations
+            ),
+        ),
+        (
+            "in the store",
+            format!(
+                "{} chunks, {} of it new",
                 t.chunks,
                 units::bytes(t.written_bytes)
             ),

@@ -106,6 +106,20 @@ pub fn forbid_on(stream: &Stream) -> Result {
     })
 }
 
+/// Refuses a launch that no stream takes while it is being captured.
+///
+/// # Errors
+/// The stream is being captured; the capture is invalid now.
+pub fn forbid_launch_on(stream: &Stream) -> Result {
+    let id = StreamId::from_raw(stream.id);
+    let refused = rule(false, |captures| {
+        let active = captures.status(id) == CaptureStatus::Active;
+        captures.invalidate(id);
+        Ok(active)
+    })?;
+    if refused { Err(INVALID_VALUE) } else { Ok(()) }
+}
+
 /// Refuses a query of an event that is recorded in a capture.
 ///
 /// # Errors

@@ -71,6 +71,14 @@ pub(crate) fn open(path: &Path, flags: OFlags, op: &'static str) -> Result<File>
     Ok(File::from(file))
 }
 
+/// Has what is written to `file` from now on stay in the page cache.
+pub(crate) fn through_cache(file: impl AsFd) {
+    // Where there is no such flag, it does so already.
+    if let Ok(flags) = rustix::fs::fcntl_getfl(file.as_fd()) {
+        let _ = rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT));
+    }
+}
+
 /// Opens a regular file for reading by direct I/O, or through the page cache as above.
 pub(crate) fn open_regular(path: &Path, op: &'static str) -> Result<File> {
     match sync::open_checked(path, OFlags::DIRECT, op) {

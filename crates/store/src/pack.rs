@@ -56,16 +56,26 @@ pub(crate) struct OpenPack {
     records: Vec<IndexRecord>,
 }
 
+/// Where a pack comes from that is not among the wanted ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// There is none then.
+    Wanted,
+    /// Another ready one, or a new one.
+    Any,
+    /// A new one.
+    New,
+}
+
 impl OpenPack {
-    /// Opens one: of the `wanted` ready files, the first that is still there; or if `any`, another ready
-    /// file or a new one of `bytes`.
+    /// Opens one: of the `wanted` ready files, the first that is still there; else as `origin` says, a new one with room for `bytes`.
     ///
     /// # Errors
     /// `Full` or `Io`.
     pub fn open(
         store: &Store,
         wanted: &mut Vec<PackId>,
-        any: bool,
+        origin: Origin,
         bytes: u64,
     ) -> Result<Option<Self>> {
         let id = PackId(sync::unique()?);
@@ -77,10 +87,11 @@ impl OpenPack {
             ready = store.take_ready_file(next, &path);
         }
         let is_wanted = ready.is_some();
-        if !is_wanted && !any {
-            return Ok(None);
-        }
-        let ready = ready.or_else(|| store.take_ready(&path));
+        let ready = match origin {
+            Origin::Wanted if !is_wanted => return Ok(None),
+            Origin::Any => ready.or_else(|| store.take_ready(&path)),
+            Origin::Wanted | Origin::New => ready,
+        };
         let flags = match ready {
             Some(_) => OFlags::WRONLY,
             None => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,

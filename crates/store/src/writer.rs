@@ -22,7 +22,7 @@ use crate::direct::{self, AlignedBuf, BLOCK, blocks};
 use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
 use crate::lock::Guard;
-use crate::pack::{OpenPack, Place};
+use crate::pack::{OpenPack, Origin, Place};
 use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, sync};
 
 /// Buffers that are not aligned are written in pieces of this many bytes.
@@ -38,6 +38,9 @@ pub struct WriteOptions {
     /// Ready packs to be used before all others, and the only ones that [`PackWriter::claim`] uses: those
     /// that the caller has mapped. The last is used first.
     pub wanted: Vec<PackId>,
+    /// Whether what is written also stays in the page cache, for somebody who reads it soon; no ready packs are taken for it, which
+    /// are there for what must be fast.
+    pub cached: bool,
 }
 
 impl Default for WriteOptions {
@@ -46,6 +49,7 @@ impl Default for WriteOptions {
             sync: true,
             pack_bytes: 4 << 30,
             wanted: Vec::new(),
+            cached: false,
         }
     }
 }
@@ -216,7 +220,7 @@ impl PackWriter {
             Some(at) => free.swap_remove(at),
             None => {
                 if packs.last_mut().filter(usable).is_none() {
-                    packs.extend(OpenPack::open(&self.store, wanted, false, 0)?);
+                    packs.extend(OpenPack::open(&self.store, wanted, Origin::Wanted, 0)?);
                 }
                 match packs.last_mut().filter(usable) {
                     Some(pack) => pack.place(length)?,
@@ -380,12 +384,15 @@ impl PackWriter {
         }
         let State { packs, wanted, .. } = &mut *state;
         if packs.last().is_none_or(|p| !p.fits(length)) {
-            packs.extend(OpenPack::open(
-                &self.store,
-                wanted,
-                true,
-                self.options.pack_bytes,
-            )?);
+            let origin = match self.options.cached {
+                true => Origin::New,
+                false => Origin::Any,
+            };
+            let bytes = self.options.pack_bytes;
+            packs.extend(OpenPack::open(&self.store, wanted, origin, bytes)?);
+            if let Some(pack) = packs.last().filter(|_| self.options.cached) {
+                direct::through_cache(&*pack.file);
+            }
         }
         let pack = packs.last_mut().expect("a pack was just opened");
         let place = pack.place(length)?;

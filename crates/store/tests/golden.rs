@@ -17,14 +17,18 @@ const BUFFERS: [&[(u64, usize)]; 3] = [&[(1, 5000), (2, 4096)], &[(1, 5000)], &[
 
 /// The version of each golden image, the parts of its further processes, and the processes whose device memory the driver has
 /// moved into theirs.
-const VERSIONS: [(u32, &[&str], &[u32]); 4] = [
+const VERSIONS: [(u32, &[&str], &[u32]); 5] = [
     (1, &[], &[]),
     (2, &["process-2"], &[]),
     (3, &[], &[4711]),
-    (IN_STORE, &[], &[4711]),
+    (IN_CHUNKS, &[], &[4711]),
+    (IN_STORE, &["process-2"], &[]),
 ];
-/// The version in which the memory of processes lies in the store: parts of `host/pages-1.img`, buffer 1.
-const IN_STORE: u32 = 4;
+/// The version in which the chunk table has the memory of processes whose device memory is there, too: parts of `host/pages-1.img`,
+/// buffer 1.
+const IN_CHUNKS: u32 = 4;
+/// The version in which the memory of all processes lies in the store, with a table of its own.
+const IN_STORE: u32 = 5;
 const PAGES: &[(u64, usize)] = &[(4, 8192), (5, 4096)];
 
 #[test]
@@ -45,10 +49,15 @@ fn every_version_is_read() {
         assert_eq!(manifest.extra["log_bytes"], 123);
         assert_eq!(manifest.parts, parts);
         assert_eq!(manifest.driver_processes, driver_processes);
-        if version == IN_STORE {
+        if version >= IN_CHUNKS {
             assert!(!image.host().join("pages-1.img").exists());
-            table_is_read(&store, image.dir(), 1, &[PAGES]);
+            let table = image.host_table().unwrap().unwrap();
+            table_is_read(&store, &table, 1, &[PAGES]);
+            let all = image.chunk_table().unwrap();
+            let last = all.records().last().unwrap();
+            assert_eq!(last.buffer, BufferId::of_host_file(1));
         } else {
+            assert_eq!(image.host_table().unwrap(), None);
             let host = image.read_file("host/pages-1.img").unwrap();
             assert_eq!(host, content(9, 3000));
         }
@@ -71,14 +80,19 @@ fn content_is_read(store: &Store, image: &Image) {
     for part in image.manifest().part_folders() {
         let folder = image.dir().join(part);
         assert_eq!(std::fs::read(folder.join(image::STATE)).unwrap(), b"golden");
-        table_is_read(store, &folder, 0, &BUFFERS);
+        let table = image::ChunkTable::read(&folder.join(image::CHUNKS)).unwrap();
+        table_is_read(store, &table, 0, &BUFFERS);
     }
 }
 
-/// The table in a folder, of buffers that are numbered from `first` on.
-fn table_is_read(store: &Store, folder: &Path, first: u64, buffers: &[&[(u64, usize)]]) {
+/// A table of buffers that are numbered from `first` on.
+fn table_is_read(
+    store: &Store,
+    table: &image::ChunkTable,
+    first: u64,
+    buffers: &[&[(u64, usize)]],
+) {
     let reader = store.reader().unwrap();
-    let table = image::ChunkTable::read(&folder.join(image::CHUNKS)).unwrap();
     let mut records = table.records().iter();
     for (number, parts) in (first..).zip(buffers) {
         let mut offset = 0;
@@ -111,15 +125,17 @@ fn write_golden() {
         if driver_processes.is_empty() {
             write_part(&writer, draft.path());
         }
-        if version == IN_STORE {
-            write_table(&writer, draft.path(), 1, &[PAGES]);
+        match version {
+            IN_CHUNKS => write_table(&writer, &draft.path().join(image::CHUNKS), 1, &[PAGES]),
+            IN_STORE => write_table(&writer, &draft.path().join(image::HOST_CHUNKS), 1, &[PAGES]),
+            _ => {}
         }
         for _ in parts {
             write_part(&writer, &draft.add_part().unwrap());
         }
         writer.finish().unwrap();
         let pages = match version {
-            IN_STORE => "pagemap-1.img",
+            IN_CHUNKS.. => "pagemap-1.img",
             _ => "pages-1.img",
         };
         std::fs::write(draft.host().join(pages), content(9, 3000)).unwrap();
@@ -130,7 +146,7 @@ fn write_golden() {
             driver_processes: driver_processes.into(),
             ..Default::default()
         };
-        if version == IN_STORE {
+        if version >= IN_CHUNKS {
             manifest.totals.chunks = PAGES.len() as u64;
         }
         manifest.program.argv = ["./heat2d", "--steps", "100"].map(String::from).into();
@@ -141,11 +157,11 @@ fn write_golden() {
 }
 
 fn write_part(writer: &PackWriter, folder: &Path) {
-    write_table(writer, folder, 0, &BUFFERS);
+    write_table(writer, &folder.join(image::CHUNKS), 0, &BUFFERS);
     std::fs::write(folder.join(image::STATE), "golden").unwrap();
 }
 
-fn write_table(writer: &PackWriter, folder: &Path, first: u64, buffers: &[&[(u64, usize)]]) {
+fn write_table(writer: &PackWriter, path: &Path, first: u64, buffers: &[&[(u64, usize)]]) {
     let mut table = image::ChunkTableWriter::new();
     for (number, parts) in (first..).zip(buffers) {
         let mut offset = 0;
@@ -159,5 +175,5 @@ fn write_table(writer: &PackWriter, folder: &Path, first: u64, buffers: &[&[(u64
             offset += *length as u64;
         }
     }
-    table.write(&folder.join(image::CHUNKS)).unwrap();
+    table.write(path).unwrap();
 }

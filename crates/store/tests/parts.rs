@@ -6,7 +6,7 @@ mod support;
 
 use std::path::Path;
 
-use fermata_store::image::{self, BufferId, ChunkTableWriter, Draft, Image, Manifest};
+use fermata_store::image::{self, BufferId, ChunkTableWriter, Draft, HOST_CHUNKS, Image, Manifest};
 use fermata_store::{ChunkId, GcOptions, PackWriter, Store, StoreError, gc};
 use support::{content, files, quick_folder, write_image};
 
@@ -38,6 +38,51 @@ fn write_parts(store: &Store, images: &Path, name: &str, parts: [&[(u64, u64)]; 
     writer.finish().unwrap();
     std::fs::write(draft.host().join("pages-1.img"), content(99, LEN)).unwrap();
     draft.commit(Manifest::default()).unwrap()
+}
+
+/// The memory of processes has numbers of its own beside those of both parts, is verified, and kept by a collection.
+#[test]
+fn the_memory_of_processes_is_beside_the_parts() {
+    let folder = quick_folder();
+    let store = Store::open(&folder.path().join("store"), true).unwrap();
+    let images = folder.path().join("images");
+    let mut draft = Draft::create(&store, &images, "one").unwrap();
+    let writer = store.begin().unwrap();
+    part(&writer, draft.path(), &[(1, 20)]);
+    part(&writer, &draft.add_part().unwrap(), &[(1, 21)]);
+    let mut table = ChunkTableWriter::new();
+    let bytes = content(22, LEN);
+    let id = ChunkId::of(&bytes);
+    writer.put(&id, &bytes).unwrap();
+    table.push(BufferId(1), 8192, LEN as u32, id).unwrap();
+    table.write(&draft.path().join(HOST_CHUNKS)).unwrap();
+    writer.finish().unwrap();
+    let image = draft.commit(Manifest::default()).unwrap();
+    assert_eq!(image.manifest().schema_version, 5);
+
+    let all = image.chunk_table().unwrap();
+    let names: Vec<_> = all.buffers().map(|it| it.buffer.to_string()).collect();
+    assert_eq!(names, ["1", "1 of process 2", "`pages-1.img`"]);
+    let host = image.host_table().unwrap().unwrap();
+    assert_eq!(host.records()[0].buffer, BufferId(1));
+    assert_eq!(
+        gc(&images, &store, &GcOptions::default())
+            .unwrap()
+            .live_chunks,
+        3
+    );
+    assert!(image::verify(&image, &store, &|_| ()).unwrap().is_sound());
+
+    // A table that is not there any more, and one that is another image's.
+    let path = image.dir().join(HOST_CHUNKS);
+    std::fs::write(&path, "").unwrap();
+    assert!(matches!(
+        image.chunk_table(),
+        Err(StoreError::Damaged { .. })
+    ));
+    assert!(!image::verify(&image, &store, &|_| ()).unwrap().is_sound());
+    std::fs::remove_file(&path).unwrap();
+    assert!(Image::open(image.dir()).is_err());
 }
 
 #[test]

@@ -413,6 +413,25 @@ impl Scene {
         Ok(files)
     }
 
+    /// The pack with the first chunk of an image's device memory.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device_pack(&self, image: &str) -> Result<PathBuf> {
+        let table = fs::read(self.fermata().image(image).join("chunks"))?;
+        // The header, and the number, offset, length and flags of the first record.
+        let name = table.get(64 + 24..64 + 56).context("it has no chunk")?;
+        let store = self.sandbox.images().join(".store");
+        for entry in fs::read_dir(store.join("index"))? {
+            let index = entry?.path();
+            let has = fs::read(&index)?.windows(name.len()).any(|it| it == name);
+            if let Some(id) = index.file_stem().filter(|_| has) {
+                return Ok(store.join("packs").join(id).with_extension("pack"));
+            }
+        }
+        anyhow::bail!("no pack has the first chunk of `{image}`")
+    }
+
     /// Ends the scene and demands that nothing is left.
     ///
     /// # Errors

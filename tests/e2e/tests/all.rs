@@ -28,6 +28,7 @@ mod io_uring;
 mod itself;
 mod late;
 mod memory;
+mod memory_once;
 mod mpi;
 mod names;
 mod neighbours;

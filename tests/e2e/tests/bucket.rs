@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::scene::{Scene, Which, gc_when_free, kill_nine};
+use fermata_e2e::scene::{Scene, Which, gc_when_free, kill_nine, wait_until};
 use serde_json::Value;
 
 use crate::protect::{Protection, start_held};
@@ -146,14 +146,22 @@ fn a_bucket_that_goes_away_costs_a_protection_its_copies_only() -> Result<()> {
     let there: Value = serde_json::from_str(&there.success("ls")?.stdout)?;
     let count = there["images"].as_array().map_or(0, Vec::len);
     ensure!((1..=3).contains(&count), "{there}");
-    fs::rename(place.join(BUCKET), place.join("elsewhere"))?;
-    protection.wait("copy-failed", 1)?;
+    let (bucket, elsewhere) = (place.join(BUCKET), place.join("elsewhere"));
+    fs::rename(&bucket, &elsewhere)?;
+    wait_until("a copy fails", || {
+        // A request that was under way may make it again.
+        let _ = fs::remove_dir_all(&bucket);
+        Ok(!protection.of("copy-failed")?.is_empty())
+    })?;
     let failed = protection.of("copy-failed")?[0].clone();
     let hint = failed["hint"].as_str().context("a hint")?;
     ensure!(hint.contains("make the bucket"), "{failed}");
     let images = protection.of("checkpoint")?.len();
     protection.wait("checkpoint", images + 2)?;
-    fs::rename(place.join("elsewhere"), place.join(BUCKET))?;
+    wait_until("the bucket is back", || {
+        let _ = fs::remove_dir_all(&bucket);
+        Ok(fs::rename(&elsewhere, &bucket).is_ok())
+    })?;
     let copies = protection.of("copied")?.len();
     protection.wait("copied", copies + 1)?;
     fermata.kill("heat")?;

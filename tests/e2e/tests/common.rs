@@ -569,14 +569,12 @@ fn a_paused_session_has_nothing_in_common_and_comes_back_right() -> Result<()> {
 #[test]
 fn damaged_data_is_had_by_nobody() -> Result<()> {
     let common = Common::new(&READER, &[])?;
-    let mut packs = common.scene.image_files()?;
-    packs.retain(|it| it.extension().is_some_and(|ending| ending == "pack"));
-    ensure!(packs.len() == 1, "packs: {packs:?}");
-    let whole = std::fs::read(&packs[0])?;
+    let pack = common.scene.device_pack("image")?;
+    let whole = std::fs::read(&pack)?;
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
-    std::fs::write(&packs[0], damaged)?;
+    std::fs::write(&pack, damaged)?;
     std::thread::scope(|scope| {
         let broken = ["one", "two"].map(|name| {
             let scene = &common.scene;
@@ -594,7 +592,7 @@ fn damaged_data_is_had_by_nobody() -> Result<()> {
         }
         Ok(())
     })?;
-    std::fs::write(&packs[0], whole)?;
+    std::fs::write(&pack, whole)?;
     common.restore(&["three", "four"])?;
     common.wait_common("three", MATRIX)?;
     common.scene.let_go()?;

@@ -158,7 +158,7 @@ fn a_program_started_by_hand_goes_on_and_every_image_of_it_ends_as_it_does() -> 
         let folder = scene.fermata().image(image);
         let manifest = fs::read_to_string(folder.join("manifest.json"))?;
         let manifest: Value = serde_json::from_str(&manifest)?;
-        ensure!(manifest["schema_version"] == 4, "{manifest}");
+        ensure!(manifest["schema_version"] == 5, "{manifest}");
         written.push(
             manifest["totals"]["written_bytes"]
                 .as_u64()

@@ -325,14 +325,12 @@ fn a_program_killed_while_data_comes_stays_dead() -> Result<()> {
 #[test]
 fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
     let late = Late::new(&TAME)?;
-    let mut packs = late.scene.image_files()?;
-    packs.retain(|it| it.extension().is_some_and(|ending| ending == "pack"));
-    ensure!(packs.len() == 1, "packs: {packs:?}");
-    let whole = fs::read(&packs[0])?;
+    let pack = late.scene.device_pack("image")?;
+    let whole = fs::read(&pack)?;
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
-    fs::write(&packs[0], damaged)?;
+    fs::write(&pack, damaged)?;
     let mut ran = false;
     for _ in 0..TRIES {
         let restored = late.scene.try_restore("image", "broken")?;
@@ -353,7 +351,7 @@ fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
     ensure!(ran, "it was always refused at once");
     let log = late.scene.fermata().log("broken")?;
     ensure!(!log.contains("digest"), "it went on: {log}");
-    fs::write(&packs[0], whole)?;
+    fs::write(&pack, whole)?;
     late.restore("whole")?;
     late.come();
     late.scene.let_go()?;

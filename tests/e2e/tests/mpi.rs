@@ -14,7 +14,8 @@ use fermata_e2e::output::Output;
 use fermata_e2e::programs;
 use fermata_e2e::scene::{Scene, wait_until};
 
-const RANKS: &str = "4";
+/// The number of ranks for which a result is recorded.
+const RANKS: usize = 4;
 const STEPS: u64 = 60;
 /// Ports that the system gives to no other program by itself: they stay free between the end of a job and its restore.
 const PORTS: Range<u16> = 20_000..32_000;
@@ -137,8 +138,8 @@ impl Mpi {
         Ok(all)
     }
 
-    /// Starts a job that stands still after its last step, as session `name`.
-    fn start(&self, scene: &Scene, name: &str) -> Result<()> {
+    /// Starts a job of so many ranks that stands still after its last step, as session `name`.
+    fn start(&self, scene: &Scene, name: &str, ranks: usize) -> Result<()> {
         let mut variables = self.environment(scene)?;
         let hold = scene.hold(STEPS)?;
         variables.extend(hold.map(|(k, v)| (k, v.into())));
@@ -146,12 +147,22 @@ impl Mpi {
         let program = program.context("run `make programs` once the MPIs are there")?;
         let program = program.to_str().context("a path")?;
         let launcher = self.folder()?.join(self.launcher);
-        // While the first rank pauses the others wait for it within MPI.
-        let job = ["-n", RANKS, program, "--pause-ms", "100"];
-        let words = [self.options, &job, self.more].concat();
+        let launcher = launcher.to_str().context("a path")?;
+        // While the first rank pauses the others wait for it within MPI: they spin. Many of them leave the processors to other tests.
+        let patience = if ranks > RANKS { "10" } else { "0" };
+        let ranks = ranks.to_string();
+        let job = ["-n", &ranks, program, "--pause-ms", "100"];
+        let words = [
+            &["-n", patience, launcher][..],
+            self.options,
+            &job,
+            self.more,
+        ]
+        .concat();
+        let nice = Path::new("nice");
         scene
             .fermata()
-            .run_with(&variables, name, Device::Soft, &launcher, &words)?;
+            .run_with(&variables, name, Device::Soft, nice, &words)?;
         Ok(())
     }
 }
@@ -169,28 +180,34 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Demands that session `name` ends with the result that is recorded for this number of ranks.
-fn check_result(scene: &Scene, name: &str) -> Result<()> {
-    wait_until("a job ends", || {
-        Ok(scene.fermata().session(name)?.state == "exited")
-    })?;
-    let log = scene.fermata().log(name)?;
-    let expected = Output {
+/// What a job of [`RANKS`] ranks prints.
+fn recorded() -> Output {
+    Output {
         steps: (1..=STEPS).collect(),
         digest: programs::digest("ring").map(str::to_owned),
         ..Output::default()
-    };
-    let found = Output::parse(&log)?;
-    let checked = found.check_complete(&expected);
-    checked.with_context(|| format!("the log is: {log}"))
+    }
+}
+
+/// What session `name` has printed by its end.
+fn result(scene: &Scene, name: &str) -> Result<Output> {
+    wait_until("a job ends", || {
+        Ok(scene.fermata().session(name)?.state == "exited")
+    })?;
+    Output::parse(&scene.fermata().log(name)?)
+}
+
+/// Demands that session `name` ends with this result.
+fn check_result(scene: &Scene, name: &str, expected: &Output) -> Result<()> {
+    let checked = result(scene, name)?.check_complete(expected);
+    checked.with_context(|| format!("the log is: {:?}", scene.fermata().log(name)))
 }
 
 /// A job is checkpointed by one protocol after the other, each time in the middle of its work, killed, and restored.
-fn comes_back(mpi: &Mpi) -> Result<()> {
-    let _turn = turn();
+fn comes_back(mpi: &Mpi, ranks: usize, expected: &Output) -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
-    mpi.start(&scene, "job-0")?;
+    mpi.start(&scene, "job-0", ranks)?;
     for (at, mode) in [Mode::Cow, Mode::Stop, Mode::Snapshot]
         .into_iter()
         .enumerate()
@@ -201,7 +218,7 @@ fn comes_back(mpi: &Mpi) -> Result<()> {
         // At the last step the job stands still.
         scene.wait_steps(&name, (done + 2 + 3 * at).min(STEPS as usize))?;
         let session = fermata.session(&name)?;
-        ensure!(session.processes.len() == 4, "{:?}", session.processes);
+        ensure!(session.processes.len() == ranks, "{:?}", session.processes);
         let shared = on_devices(&fermata.memory_of(&name)?, "shared")?;
         ensure!((shared > 0) == mpi.maps, "{shared} bytes are shared");
         fermata.checkpoint(&name, &image, mode)?;
@@ -211,43 +228,58 @@ fn comes_back(mpi: &Mpi) -> Result<()> {
             .success("fermata restore")?;
     }
     scene.let_go()?;
-    check_result(&scene, "job-3")?;
+    check_result(&scene, "job-3", expected)?;
     // The job has removed what it had made; the image has it all the same.
     scene
         .try_restore("image-1", "again")?
         .success("fermata restore")?;
-    check_result(&scene, "again")?;
+    check_result(&scene, "again", expected)?;
     scene.close()
 }
 
 #[test]
 fn a_job_of_mpich_comes_back_with_its_result() -> Result<()> {
-    comes_back(&MPICH)
+    let _turn = turn();
+    comes_back(&MPICH, RANKS, &recorded())
 }
 
 #[test]
 fn a_job_of_open_mpi_comes_back_with_its_result() -> Result<()> {
-    comes_back(&OPEN_MPI)
+    let _turn = turn();
+    comes_back(&OPEN_MPI, RANKS, &recorded())
 }
 
 #[test]
 fn a_job_that_hands_device_memory_to_mpi_comes_back_with_its_result() -> Result<()> {
-    comes_back(&OPEN_MPI_CUDA)
+    let _turn = turn();
+    comes_back(&OPEN_MPI_CUDA, RANKS, &recorded())
+}
+
+#[test]
+fn a_job_of_eight_ranks_comes_back_with_its_result() -> Result<()> {
+    let _turn = turn();
+    let scene = Scene::new()?;
+    OPEN_MPI_CUDA.start(&scene, "straight", 8)?;
+    scene.let_go()?;
+    let straight = result(&scene, "straight")?;
+    ensure!(straight.steps.len() as u64 == STEPS, "{straight:?}");
+    scene.close()?;
+    comes_back(&OPEN_MPI_CUDA, 8, &straight)
 }
 
 #[test]
 fn a_job_of_open_mpi_goes_on_after_its_checkpoint() -> Result<()> {
     let _turn = turn();
     let scene = Scene::new()?;
-    OPEN_MPI.start(&scene, "job")?;
+    OPEN_MPI.start(&scene, "job", RANKS)?;
     scene.wait_steps("job", 3)?;
     scene.fermata().checkpoint("job", "image", Mode::Cow)?;
     scene.let_go()?;
-    check_result(&scene, "job")?;
+    check_result(&scene, "job", &recorded())?;
     // It has ended, and what it shared with it.
     scene
         .try_restore("image", "again")?
         .success("fermata restore")?;
-    check_result(&scene, "again")?;
+    check_result(&scene, "again", &recorded())?;
     scene.close()
 }

@@ -14,6 +14,7 @@ use super::taking::Taking;
 use crate::agent::bring_back::{Parked, bring_back};
 use crate::criu::dump::HeldTree;
 use crate::failure::{Hint, Result, fail, from_store};
+use crate::host::stored;
 use crate::parallel::all_at_once;
 use crate::progress::Report;
 use crate::session::Session;
@@ -66,11 +67,16 @@ impl Taking<'_> {
             .time("finish", || parts.finish(report))
             .and_then(|()| match parts.pages.take() {
                 Some(pages) => phases.time("settle", || pages.settle(&draft.host())),
-                None => Ok(()),
+                None => Ok(Vec::new()),
             })
-            .and_then(|()| {
-                host_bytes = folder_bytes(&draft.host());
+            .and_then(|settled| {
+                report("pages", 0, 0);
+                let store = daemon.store()?;
+                let put = phases.time("pages", || stored::store(&draft, &store, &settled))?;
+                host_bytes = folder_bytes(&draft.host()) + put.bytes;
                 phases.moved("host", host_bytes);
+                phases.moved("pages", put.new_bytes);
+                parts.memory = put;
                 report("commit", 0, 0);
                 // The manifest has the time of this first part of the step; the answer has the time of the whole step.
                 phases

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use fermata_control::user::{Mode, Totals, Waited};
+use fermata_store::Totals as Stored;
 
 use crate::agent::bring_back::Parked;
 use crate::criu::dump::HeldTree;
@@ -19,6 +20,8 @@ pub(super) struct Parts {
     pub(super) held: Option<HeldTree>,
     /// Host memory that is to become part of the image.
     pub(super) pages: Option<HostPages>,
+    /// What of the image's host memory was put into the store.
+    pub(super) memory: Stored,
     pub(super) device: Totals,
     pub(super) parked: Vec<Parked>,
     /// The entry of a paused session: its device part was copied from there, and its processes are not brought back.
@@ -49,6 +52,7 @@ impl Parts {
             copy: None,
             held: None,
             pages: None,
+            memory: Stored::default(),
             device: Totals::default(),
             parked: Vec::new(),
             paused: None,

@@ -15,7 +15,6 @@ mod gpus;
 mod helper;
 mod memory;
 mod outside;
-pub(crate) mod pages;
 mod take;
 pub(crate) mod under_way;
 mod words;

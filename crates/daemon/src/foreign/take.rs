@@ -20,13 +20,13 @@ use tracing::{info, warn};
 
 use super::examine::Target;
 use super::helper::Helper;
-use super::pages;
 use crate::checkpoint::{explain, folder_bytes, no_connection, note_folders, target};
 use crate::criu::dump::{Done, Dump, Dumping, HeldTree};
 use crate::criu::kept_logs::keep_hint;
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint as _, OrFail as _, Result, fail, from_store};
+use crate::host::stored;
 use crate::images::record::{self, Record};
 use crate::images::space::{self, MARGIN};
 use crate::open_files::tcp::dumped;
@@ -244,14 +244,15 @@ impl<'a> ByDriver<'a> {
         } = self;
         phases.moved("host", folder_bytes(&draft.host()));
         report("pages", 0, 0);
-        let stored = phases.time("pages", || pages::store(&draft, &store));
+        let put = phases.time("pages", || stored::store(&draft, &store, &[]));
         if let Some(tier) = &daemon.tier {
             tier.refill();
         }
-        let stored = stored?;
-        phases.moved("pages", stored.new_bytes);
-        manifest.totals.chunks = stored.chunks;
-        manifest.totals.written_bytes = stored.new_bytes;
+        let put = put?;
+        phases.moved("pages", put.new_bytes);
+        manifest.totals.memory_bytes = put.bytes;
+        manifest.totals.chunks = put.chunks;
+        manifest.totals.written_bytes = put.new_bytes;
         report("commit", 0, 0);
         phases
             .time("commit", || draft.seal())

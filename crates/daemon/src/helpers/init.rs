@@ -99,7 +99,8 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
         None,
     )?;
     // CRIU connects at once.
-    let pages = match job.lazy.then(|| pages::listen(&job.dir, ours)).transpose() {
+    let listen = || pages::listen(&job.dir, job.memory.as_ref(), ours);
+    let pages = match job.lazy.then(listen).transpose() {
         Ok(pages) => pages,
         Err(reason) => {
             tell(

@@ -35,6 +35,8 @@ pub struct Job {
     pub dir: PathBuf,
     /// Bring pages in on demand.
     pub lazy: bool,
+    /// Where these are, if not in files in `dir`.
+    pub memory: Option<Memory>,
     /// Whether the program gets a network of its own.
     pub own_network: bool,
     /// Whether process 1 leads a session, which becomes the program's.
@@ -55,6 +57,19 @@ pub struct Job {
     pub exit_file: PathBuf,
     /// The daemon's socket for agents. `__init` has it as an argument, where the program finds it.
     pub agents: PathBuf,
+}
+
+/// Where the memory of an image's processes is: in a store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The image, whose table names the chunks.
+    #[serde(with = "fermata_control::text::path")]
+    pub image: PathBuf,
+    /// Folder of the store.
+    #[serde(with = "fermata_control::text::path")]
+    pub store: PathBuf,
+    /// Folder with copies of its packs in memory.
+    pub copies: Option<PathBuf>,
 }
 
 /// A line on the pipe from `__outer` to the daemon.

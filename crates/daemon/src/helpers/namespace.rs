@@ -17,7 +17,7 @@ use crate::criu::files::{self, ChangedFile};
 use crate::criu::rpc::InheritFd;
 use crate::criu::{self, Criu, Way};
 use crate::failure::{Failure, Hint as _, OrFail, Result, fail};
-use crate::helpers::modes::{HelperReport, Job, LOG, OUTER};
+use crate::helpers::modes::{HelperReport, Job, LOG, Memory, OUTER};
 use crate::host::pages::Pages;
 use crate::open_files::temporary::Temporary;
 use crate::proc::{self, ProcessId};
@@ -49,6 +49,8 @@ pub struct HostImage<'a> {
     pub nameless: Vec<Temporary>,
     /// Bring pages in on demand.
     pub lazy: bool,
+    /// Where these are, if not in `files`.
+    pub memory: Option<Memory>,
     /// Whether the program gets a network of its own.
     pub own_network: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
@@ -77,11 +79,16 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Restores the program of `image`.
+    /// Restores the program of `image`. `files` is called when all is ready for CRIU: it makes, or waits for, what is not among the
+    /// image's files yet. What it gives is dropped when CRIU has read it.
     ///
     /// # Errors
     /// With CRIU's reason; then nothing is left running.
-    pub fn restore(criu: &Criu, image: &HostImage<'_>) -> Result<Self> {
+    pub fn restore<P>(
+        criu: &Criu,
+        image: &HostImage<'_>,
+        files: impl FnOnce() -> Result<P>,
+    ) -> Result<Self> {
         link_files(image.files, &image.work).or_fail(FailureKind::Internal, || {
             format!("cannot link to `{}`", image.files.display())
         })?;
@@ -93,6 +100,7 @@ impl Namespace {
             criu: criu.command().to_vec(),
             dir: image.work.clone(),
             lazy: image.lazy,
+            memory: image.memory.clone(),
             own_network: image.own_network,
             shell_job: image.shell_job,
             root: image.root,
@@ -109,7 +117,7 @@ impl Namespace {
         let (mut outer, reports, lifeline) = start(criu, &job, theirs, pipe, pages.clone())
             .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
         let mut init = None;
-        match bring_up(&ours, image, &reports, &pages, &mut init) {
+        match bring_up(&ours, image, &reports, &pages, files, &mut init) {
             Ok((init, root)) => Ok(Self {
                 init,
                 root,
@@ -159,6 +167,14 @@ impl Namespace {
     }
 }
 
+/// Makes the folder in which CRIU works, unless it is there.
+pub fn make_work(work: &Path) -> io::Result<()> {
+    match fs::create_dir(work) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// Where CRIU works for the session whose folder is `session`.
 pub fn work_folder(session: &Path) -> PathBuf {
     session.join(WORK)
@@ -166,7 +182,7 @@ pub fn work_folder(session: &Path) -> PathBuf {
 
 /// CRIU writes logs and sockets beside the image's files: it gets a folder of links.
 fn link_files(files: &Path, work: &Path) -> io::Result<()> {
-    fs::create_dir(work)?;
+    make_work(work)?;
     for entry in fs::read_dir(files)? {
         let entry = entry?;
         std::os::unix::fs::symlink(entry.path(), work.join(entry.file_name()))?;
@@ -228,11 +244,12 @@ fn start(
     Ok((child, reports, lifeline))
 }
 
-fn bring_up(
+fn bring_up<P>(
     socket: &OwnedFd,
     image: &HostImage<'_>,
     reports: &Receiver<u32>,
     pages: &Pages,
+    files: impl FnOnce() -> Result<P>,
     init: &mut Option<ProcessId>,
 ) -> Result<(ProcessId, ProcessId)> {
     let gone = || fail(FailureKind::Internal, "the restored process ended at once");
@@ -264,7 +281,9 @@ fn bring_up(
         connected: image.connected,
         shell_job: image.shell_job,
     };
+    let files = files()?;
     let restored = Criu::restore(socket, &image.work, how, inherit);
+    drop(files);
     if restored.is_err()
         && let Some(reason) = pages.failure(WORDS_TIME)
     {

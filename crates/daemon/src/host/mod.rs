@@ -15,6 +15,7 @@
 
 mod helper;
 pub mod pages;
+pub mod stored;
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Copied, Extent, Known, SETTLED, Tracker};
+use fermata_hostmem::{Copied, Extent, Known, SETTLED, Settled, Tracker};
 use fermata_store::HostMemory;
 use parking_lot::Mutex;
 
@@ -402,16 +403,16 @@ pub(crate) struct HostPages {
 }
 
 impl HostPages {
-    /// Makes the copy part of the image in `dir`.
+    /// Makes the copy part of the image in `dir`; whose pages are in both it and CRIU's file.
     ///
     /// # Errors
     /// There is no image.
-    pub fn settle(self, dir: &Path) -> Result<()> {
+    pub fn settle(self, dir: &Path) -> Result<Vec<Settled>> {
         let unsettled = || format!("cannot complete the image in `{}`", dir.display());
-        let mut copies = Vec::new();
+        let (mut copies, mut all) = (Vec::new(), Vec::new());
         for (inner, copied) in self.copies {
             let copied = copied.or_fail(FailureKind::User, unsettled)?;
-            settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?;
+            all.extend(settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?);
             copies.push(copied);
         }
         for Heir {
@@ -429,9 +430,9 @@ impl HostPages {
                 extents,
                 working_set: Vec::new(),
             };
-            settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?;
+            all.extend(settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?);
         }
-        Ok(())
+        Ok(all)
     }
 }
 
@@ -445,10 +446,10 @@ fn threads() -> usize {
     (cores() / 2).clamp(1, MOST_THREADS)
 }
 
-fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<()> {
+fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<Option<Settled>> {
     match copied.extents.is_empty() {
-        true => Ok(()),
-        false => fermata_hostmem::settle(dir, inner, copied),
+        true => Ok(None),
+        false => fermata_hostmem::settle(dir, inner, copied).map(Some),
     }
 }
 

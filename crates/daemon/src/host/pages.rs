@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::wait;
-use fermata_hostmem::demand::{self, Server, Turn};
+use fermata_hostmem::demand::{self, Folder, PageFiles, Server, Turn};
 use parking_lot::{Condvar, Mutex};
 
+use super::stored::Chunks;
 use crate::failure::chain;
+use crate::helpers::modes::Memory;
 use crate::proc::ProcessId;
 use crate::sys;
 
@@ -27,11 +29,15 @@ const SOCKET: &str = "lazy-pages.socket";
 /// Between two looks at that of another daemon.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Listens for the CRIU that will work in `dir`; `holder` leads to [`hold`]. This process must be able to change its working
-/// folder: the name of a socket must be short.
-pub fn listen(dir: &Path, holder: OwnedFd) -> io::Result<Server> {
+/// Listens for the CRIU that will work in `dir`, where its files are, for pages that are in `memory` or, without one, in these files;
+/// `holder` leads to [`hold`]. This process must be able to change its working folder: the name of a socket must be short.
+pub fn listen(dir: &Path, memory: Option<&Memory>, holder: OwnedFd) -> io::Result<Server> {
+    let files: Box<dyn PageFiles> = match memory {
+        Some(memory) => Box::new(Chunks::of(memory)),
+        None => Box::new(Folder(dir.to_owned())),
+    };
     std::env::set_current_dir(dir)?;
-    let server = Server::listen(dir, Path::new(SOCKET), holder);
+    let server = Server::listen(dir, files, Path::new(SOCKET), holder);
     std::env::set_current_dir("/")?;
     server
 }

@@ -20,12 +20,14 @@ use tracing::warn;
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::helpers::namespace::work_folder;
+use crate::host::stored;
 use crate::phases::Phases;
 use crate::proc::ProcessId;
 use crate::removal::remove_folder;
 use crate::restore::on_demand::{watch, wrote_common};
 use crate::restore::{How, Source};
 use crate::session::{EXIT_FILE, Member, Session};
+use crate::sys;
 
 /// How long a program that is rolled back, or whose restore has failed, may take to end.
 const END_TIME: Duration = Duration::from_secs(15);
@@ -177,7 +179,7 @@ pub(super) fn end(process: &ProcessId) {
 fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
     let _busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let how = How {
-        lazy: false,
+        lazy: stored::is_large(&source.image) && sys::userfaultfd_permitted(),
         pace: Pace::Eager,
     };
     let phases = Phases::start();

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
@@ -20,10 +20,11 @@ use crate::criu::{self, Criu, RESTORE_LOG};
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::foreign::back::Returning;
-use crate::foreign::pages::Whole;
 use crate::gpu::driver::Driver;
 use crate::gpu::visible::{check_first, variables_of_process};
+use crate::helpers::modes::Memory;
 use crate::helpers::namespace::{self, HostImage, Namespace};
+use crate::host::stored::{self, PagesForCriu};
 use crate::images::record::{self, Place, Record};
 use crate::open_files::folders::Made;
 use crate::open_files::input;
@@ -72,6 +73,8 @@ pub(crate) struct Source {
     pub(super) priority: i32,
     /// Environment variables of its workers.
     pub(super) variables: Variables,
+    /// All pages as files, while copies of the program are restored from them.
+    all_pages: Mutex<Weak<PagesForCriu>>,
     /// The GPUs that replace those that the program names (`--gpus`).
     pub(super) gpus: Option<String>,
     /// Whether the session from this image was restored by an earlier daemon.
@@ -156,6 +159,7 @@ impl Source {
             ignore_places: request.ignore_places,
             own_network: request.own_network,
             variables,
+            all_pages: Mutex::default(),
             gpus,
             found: false,
             priority: request.priority.unwrap_or(priority),
@@ -314,15 +318,16 @@ impl Source {
     }
 
     /// Has preloaded workers made for this image. Returns how many there are once all that are kept are ready, and how many are
-    /// kept. Also reads the files that restores read whole, which are known from then on.
+    /// kept. Also reads the processes' memory, and the files that restores read whole, which are known from then on.
     ///
     /// # Errors
-    /// A file is damaged.
+    /// A file or chunk is damaged.
     pub(crate) fn ready_ahead(&self) -> Result<[u32; 2]> {
         if let Some(driver) = &self.driver {
             self.refill(driver);
         }
         self.late.check(&self.image, &self.daemon.known)?;
+        stored::warm(&self.image, &self.opened_store()?)?;
         Ok(match &self.driver {
             Some(_) => self.daemon.pool.await_ready(self.image.dir()),
             None => [0, 0],
@@ -429,11 +434,44 @@ impl Source {
         }
     }
 
-    /// The dump of a foreign program with its memory, if that is in the store.
-    fn whole(&self) -> Result<Option<Whole>> {
-        let store = Store::open(&self.store, false).map_err(|e| from_store(&e))?;
-        // In the daemon's folder of images: it can be written to, and what a dead daemon has left there is removed.
-        Whole::of(&self.image, &store, &self.daemon.paths.images)
+    fn opened_store(&self) -> Result<Store> {
+        Store::open(&self.store, false).map_err(|e| from_store(&e))
+    }
+
+    /// Makes the memory that CRIU reads as files in `work`, or links to such files, if it is in the store.
+    fn pages(&self, lazy: bool, work: &Path) -> Result<Option<Arc<PagesForCriu>>> {
+        if !self.image.memory_in_store() {
+            return Ok(None);
+        }
+        let store = self.opened_store()?;
+        if lazy {
+            let few = PagesForCriu::few(&self.image, &store, work)?;
+            return Ok(few.map(Arc::new));
+        }
+        let mut all = self.all_pages.lock();
+        let made = match all.upgrade() {
+            Some(made) => Some(made),
+            // In the daemon's folder of images: it can be written to, and what a dead daemon has left there is removed.
+            None => {
+                PagesForCriu::all(&self.image, &store, &self.daemon.paths.images)?.map(Arc::new)
+            }
+        };
+        if let Some(made) = &made {
+            *all = Arc::downgrade(made);
+            let failed = || format!("cannot link to `{}`", work.display());
+            made.link(work).or_fail(FailureKind::Internal, failed)?;
+        }
+        Ok(made)
+    }
+
+    /// Where memory is that comes on demand, if it is in the store.
+    fn memory(&self) -> Memory {
+        let cache = self.daemon.cache.as_ref();
+        Memory {
+            image: self.image.dir().to_owned(),
+            store: self.store.clone(),
+            copies: cache.map(|it| it.folder().to_owned()),
+        }
     }
 
     fn host(
@@ -451,16 +489,14 @@ impl Source {
             })?;
         }
         session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
-        let whole = match &self.foreign {
-            Some(_) => phases.time("pages", || self.whole())?,
-            None => None,
-        };
-        let files = whole
-            .as_ref()
-            .map_or_else(|| self.image.host(), Whole::folder);
+        let work = namespace::work_folder(&session.dir);
+        namespace::make_work(&work).or_fail(FailureKind::User, || {
+            format!("cannot make `{}`", work.display())
+        })?;
+        let on_demand = lazy && self.image.memory_in_store();
         let image = HostImage {
-            files: &files,
-            work: namespace::work_folder(&session.dir),
+            files: &self.image.host(),
+            work: work.clone(),
             root: self.record.root,
             log: session.log(),
             // A foreign program has a log of its own.
@@ -468,6 +504,7 @@ impl Source {
             replaced: self.replaced.clone(),
             nameless: nameless.to_vec(),
             lazy,
+            memory: on_demand.then(|| self.memory()),
             own_network: self.own_network,
             connected: self.record.connections.is_some(),
             shell_job: self.foreign.is_some(),
@@ -481,14 +518,19 @@ impl Source {
         {
             lingering::forget(&listening);
         }
-        let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
+        // While the namespace is made.
+        let restored = std::thread::scope(|scope| {
+            let made = beside(scope, "pages", || {
+                phases.time("pages", || self.pages(lazy, &work))
+            });
+            Namespace::restore(&criu, &image, || joined(made))
+        });
+        let mut namespace = restored.map_err(|failure| {
             // The session's folder is removed; CRIU's log is kept.
             let said = image.work.join(RESTORE_LOG);
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
         })?;
-        // CRIU has read it.
-        drop(whole);
         moments::pass("made");
         if self.record.connections.is_some_and(|ends| ends > 0) {
             // The kernel takes the option away from connections that CRIU has restored.

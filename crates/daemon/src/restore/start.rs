@@ -6,22 +6,18 @@ use std::time::Instant;
 
 use fermata_control::user::{MOST_COPIES, Restore, Restored, SessionState};
 use fermata_control::worker::{FailureKind, Pace};
-use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use super::source::{How, Source};
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail};
+use crate::host::stored;
 use crate::parallel::{beside, joined};
 use crate::phases::Phases;
 use crate::progress::Report;
 use crate::restore::rollback;
 use crate::session::{Plan, Session};
 use crate::sys;
-
-/// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
-/// userfaultfd.
-const LAZY_BYTES: u64 = 64 << 20;
 
 /// Starts sessions as `request` says.
 ///
@@ -64,7 +60,7 @@ pub fn restore(
     };
     // The driver's own restore of a foreign program reads its data from host memory before the program runs.
     let on_demand = !request.eager && source.foreign.is_none();
-    let large = on_demand && page_bytes(&source.image) >= LAZY_BYTES;
+    let large = on_demand && stored::is_large(&source.image);
     let lazy = large && sys::userfaultfd_permitted();
     if large && !lazy {
         notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
@@ -105,13 +101,6 @@ pub fn restore(
         notes,
         reads: source.input.is_some(),
     })
-}
-
-/// Bytes of host memory in the image.
-fn page_bytes(image: &Image) -> u64 {
-    let files = image.manifest().files.iter();
-    let pages = files.filter(|it| it.path.starts_with("host/pages-"));
-    pages.map(|it| it.length).sum()
 }
 
 /// Makes a session and starts its program.

@@ -270,7 +270,7 @@ fn warm(
         },
     };
     let [workers, workers_wanted] = source.ready_ahead()?;
-    if warmed.cache.is_none() && workers_wanted == 0 {
+    if warmed.cache.is_none() && workers_wanted == 0 && !source.image.memory_in_store() {
         let why = "the daemon keeps no cache, and no workers for images";
         return Err(fail(FailureKind::User, why)
             .hint(

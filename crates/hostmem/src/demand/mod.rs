@@ -3,7 +3,7 @@
 //! ```text
 //!  criu restore ─ lazy-pages.socket ─► Server ── a copy of each userfaultfd ──► hold (process 1 of the namespace)
 //!    one userfaultfd for each process     │
-//!                                         ├─ page fault: the pages around it, from `pages-N.img`, or zeros
+//!                                         ├─ page fault: the pages around it, from `pages-N.img` (`content`), or zeros
 //!                                         ├─ fork, mremap, munmap, madvise: the same is done to what is missing
 //!                                         └─ nothing to answer: the working set, then the next pages in the order of their addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
@@ -20,11 +20,13 @@
 //! applied before page faults are answered, and what was refused is tried again.
 
 mod bytes;
+mod content;
 mod hold;
 mod missing;
 mod process;
 mod server;
 mod sys;
 
+pub use content::{Folder, PageBytes, PageFiles};
 pub use hold::hold;
 pub use server::{Server, Turn};

@@ -12,15 +12,14 @@
 //! `Changing` until the event has been read.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::content::{PageBytes, PageFiles};
 use super::missing::{Missing, Run};
 use super::sys::{self, Answer, Message};
 use crate::error::{Error, Result};
@@ -56,7 +55,7 @@ pub struct Process {
     /// Its number in the image, or that of the process that has made it.
     pid: u32,
     uffd: OwnedFd,
-    file: Arc<File>,
+    content: Arc<dyn PageBytes>,
     missing: Missing,
     /// Pages that threads wait for, and could not get yet.
     waited: Vec<u64>,
@@ -75,17 +74,20 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that CRIU knows as `pid`, from its files in `dir`.
+    /// The process that CRIU knows as `pid`, from its files in `dir` and the bytes of its pages in `files`.
     ///
     /// # Errors
     /// `Pages`: the image is not as CRIU writes it.
-    pub fn new(dir: &Path, pid: u32, uffd: OwnedFd) -> Result<Self> {
-        let read = image::on_demand(dir, pid);
-        let (file, pages) = read.map_err(Error::pages("read the image", pid))?;
+    pub fn new(dir: &Path, files: &dyn PageFiles, pid: u32, uffd: OwnedFd) -> Result<Self> {
+        let read = image::on_demand(dir, pid).and_then(|(number, pages)| {
+            let content = files.open(number)?;
+            Ok((content, pages))
+        });
+        let (content, pages) = read.map_err(Error::pages("read the image", pid))?;
         Ok(Self {
             pid,
             uffd,
-            file: Arc::new(file),
+            content,
             missing: Missing::new(&pages),
             waited: Vec::new(),
             vacated: Vec::new(),
@@ -201,7 +203,7 @@ impl Process {
         Self {
             pid: self.pid,
             uffd,
-            file: Arc::clone(&self.file),
+            content: Arc::clone(&self.content),
             missing: self.missing.of_child(),
             waited: Vec::new(),
             vacated: Vec::new(),
@@ -233,7 +235,7 @@ impl Process {
     fn put(&mut self, run: Run, buffer: &mut [u8]) -> Result<Outcome> {
         let start = run.range.start;
         let content = &mut buffer[..(run.range.end - start) as usize];
-        let read = self.file.read_exact_at(content, run.offset);
+        let read = self.content.read_at(content, run.offset);
         read.map_err(Error::pages("read the image's pages", self.pid))?;
         let mut bytes = content.len() as u64;
         let mut refused = false;

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 
 use super::bytes::{DONE, HELD, receive_byte};
+use super::content::PageFiles;
 use super::process::{BUFFER, Outcome, Process};
 use crate::error::{Error, Result};
 
@@ -40,6 +41,8 @@ pub enum Turn {
 pub struct Server {
     /// CRIU's files.
     dir: PathBuf,
+    /// What the pages hold.
+    files: Box<dyn PageFiles>,
     /// The socket, or the connection, while CRIU restores.
     criu: Option<Criu>,
     /// Since when the processes run, once they do.
@@ -73,17 +76,24 @@ enum Source {
 }
 
 impl Server {
-    /// Listens at `socket`, a path of at most 100 bytes, for a CRIU that restores from `dir`; `holder` leads to [`super::hold()`].
+    /// Listens at `path`, of at most 100 bytes, for a CRIU that restores from `dir`, with the pages' content from `files`; `holder`
+    /// leads to [`super::hold()`].
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn listen(dir: &Path, path: &Path, holder: OwnedFd) -> io::Result<Self> {
+    pub fn listen(
+        dir: &Path,
+        files: Box<dyn PageFiles>,
+        path: &Path,
+        holder: OwnedFd,
+    ) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         listen(&socket, 1)?;
         Ok(Self {
             dir: dir.into(),
+            files,
             criu: Some(Criu::Expected(socket)),
             restored: None,
             faults: 0,
@@ -245,7 +255,7 @@ impl Server {
                 if let Some(holder) = &self.holder {
                     send(holder, &uffd)?;
                 }
-                match Process::new(&self.dir, pid as u32, uffd) {
+                match Process::new(&self.dir, &*self.files, pid as u32, uffd) {
                     Ok(process) => self.processes.push(process),
                     Err(error) => return Ok(Err(error)),
                 }

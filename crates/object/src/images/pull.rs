@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_store::image::{CHUNKS, ChunkTable, Draft, Image, Manifest, PROFILE, rm};
+use fermata_store::image::{ChunkTable, Draft, Image, Manifest, PROFILE, rm};
 use fermata_store::{ChunkId, Store, StoreError};
 
 use super::Shelf;
@@ -139,12 +139,8 @@ impl Shelf {
         let (writer, reader) = (store.begin()?, store.reader()?);
         let (mut wanted, mut seen, mut damaged) = (Vec::new(), HashSet::new(), HashSet::new());
         let mut scratch = Vec::new();
-        for part in manifest.part_folders() {
-            let path = from.join(part).join(CHUNKS);
-            if !path.exists() {
-                continue;
-            }
-            for record in ChunkTable::read(&path)?.records() {
+        for path in manifest.tables() {
+            for record in ChunkTable::read(&from.join(path))?.records() {
                 if !seen.insert(record.id) {
                     continue;
                 }

@@ -1,5 +1,8 @@
 //! Exported functions that add nodes of each kind to graphs, and read and set their parameters.
 
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{LaunchAttribute, NodeKind};
 
@@ -7,6 +10,7 @@ use super::args::{In, Out};
 use super::graph::{add, add_child, dependencies, graph, node};
 use super::graph_params as params;
 use super::init::driver;
+use super::launch::is_cooperative;
 use super::{copy, to_pointer};
 use crate::context;
 use crate::error::{INVALID_VALUE, Result};
@@ -39,6 +43,13 @@ fn set_kind(handle: cu::CUgraphNode, kind: NodeKind) -> Result {
     node.graph.with_mut(|graph| graph.set(node.id, kind))
 }
 
+/// Remembers whether a kernel node's parameters were given as one block: `extra` is not null then.
+fn given_by(handle: cu::CUgraphNode, extra: *mut *mut c_void) -> Result {
+    let by_block = !extra.is_null();
+    node(handle)?.by_block.store(by_block, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Changes a kernel node in place.
 fn with_kernel<T>(
     handle: cu::CUgraphNode,
@@ -69,7 +80,9 @@ api! {
         count: usize,
         kernel: In<cu::CUDA_KERNEL_NODE_PARAMS_v2>,
     ) {
-        add_kind(out, handle, after, count, params::kernel(&kernel.get()?)?)
+        let kernel = kernel.get()?;
+        add_kind(out, handle, after, count, params::kernel(&kernel)?)?;
+        given_by(out.get()?, kernel.extra)
     }
 
     fn cuGraphAddKernelNode(
@@ -79,7 +92,9 @@ api! {
         count: usize,
         kernel: In<cu::CUDA_KERNEL_NODE_PARAMS_v1>,
     ) {
-        add_kind(out, handle, after, count, params::kernel_v1(&kernel.get()?)?)
+        let kernel = kernel.get()?;
+        add_kind(out, handle, after, count, params::kernel_v1(&kernel)?)?;
+        given_by(out.get()?, kernel.extra)
     }
 
     fn cuGraphKernelNodeGetParams_v2(handle: cu::CUgraphNode, out: Out<cu::CUDA_KERNEL_NODE_PARAMS_v2>) {
@@ -105,11 +120,15 @@ api! {
     }
 
     fn cuGraphKernelNodeSetParams_v2(handle: cu::CUgraphNode, kernel: In<cu::CUDA_KERNEL_NODE_PARAMS_v2>) {
-        set_kind(handle, params::kernel(&kernel.get()?)?)
+        let kernel = kernel.get()?;
+        set_kind(handle, params::kernel(&kernel)?)?;
+        given_by(handle, kernel.extra)
     }
 
     fn cuGraphKernelNodeSetParams(handle: cu::CUgraphNode, kernel: In<cu::CUDA_KERNEL_NODE_PARAMS_v1>) {
-        set_kind(handle, params::kernel_v1(&kernel.get()?)?)
+        let kernel = kernel.get()?;
+        set_kind(handle, params::kernel_v1(&kernel)?)?;
+        given_by(handle, kernel.extra)
     }
 
     fn cuGraphKernelNodeSetAttribute(
@@ -120,9 +139,13 @@ api! {
         let value = value.get()?;
         // SAFETY: the value is a union of 64 bytes of which every one may be read as a byte.
         let value = unsafe { value.pad }.map(|byte| byte as u8).to_vec();
+        let wanted = LaunchAttribute { id, value };
+        if is_cooperative(&wanted) && node(handle)?.by_block.load(Ordering::Relaxed) {
+            return Err(INVALID_VALUE);
+        }
         with_kernel(handle, |attributes| {
             attributes.retain(|attribute| attribute.id != id);
-            attributes.push(LaunchAttribute { id, value });
+            attributes.push(wanted);
         })
     }
 

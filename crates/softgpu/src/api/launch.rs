@@ -98,6 +98,9 @@ fn launch(
 ) -> Result {
     let stream = Stream::resolve(stream)?;
     let function = function(handle)?;
+    if !params.1.is_null() && attributes.iter().any(is_cooperative) {
+        capture::forbid_launch_on(&stream)?;
+    }
     let events = events_in(&attributes)?;
     let node = KernelNode {
         function: FunctionId::from_raw(function.handle),
@@ -112,6 +115,13 @@ fn launch(
     events
         .iter()
         .try_for_each(|event| capture::record_event(&stream, event, 0))
+}
+
+/// Whether the attribute makes a launch, or a graph's node, cooperative. The driver takes the parameters of a cooperative launch
+/// as one block, but not those of a node.
+pub fn is_cooperative(attribute: &LaunchAttribute) -> bool {
+    attribute.id == cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        && attribute.value.first().is_some_and(|byte| *byte != 0)
 }
 
 /// Events that a launch's attributes name. A kernel marks them when its blocks have begun, or allow it; here they

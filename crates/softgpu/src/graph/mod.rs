@@ -9,6 +9,7 @@ mod run;
 mod user;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
 use fermata_graph::{Graph, GraphError, NodeId, NodeKind};
@@ -65,6 +66,8 @@ pub struct NodeRef {
     pub graph: Arc<GraphObject>,
     /// Its id there.
     pub id: NodeId,
+    /// Whether a kernel's parameters were given as one block. The driver makes no such node cooperative.
+    pub by_block: AtomicBool,
 }
 
 /// A parameter block and pointers into it, kept for the program to look at.
@@ -170,6 +173,7 @@ impl GraphObject {
                     handle,
                     graph: Arc::clone(self),
                     id,
+                    by_block: AtomicBool::new(false),
                 }),
             );
             handle

@@ -1,11 +1,14 @@
 //! Launches with attributes, and how many blocks fit.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{context, event, function, launch, memory, occupancy};
+use fermata_softgpu::api::{
+    capture, context, event, function, graph, graph_exec, graph_nodes, launch, memory, occupancy,
+    stream,
+};
 
 use crate::common::{COUNT, Context, Kernel, check, cuda};
 
@@ -134,6 +137,115 @@ fn blocks_of_a_cooperative_launch_meet_and_too_many_are_refused() {
         cooperative(&kernel, most + 1, 1024, word),
         cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
     );
+}
+
+/// A launch's parameters as one block.
+fn with_block<T>(word: &u64, call: impl FnOnce(In<*mut c_void>) -> T) -> T {
+    let mut size = size_of::<u64>();
+    let extra = [
+        cu::CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as usize as *mut c_void,
+        (&raw const *word).cast_mut().cast(),
+        cu::CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as usize as *mut c_void,
+        (&raw mut size).cast(),
+        cu::CU_LAUNCH_PARAM_END_AS_INT as usize as *mut c_void,
+    ];
+    call(In::from(&extra[..]))
+}
+
+/// The driver takes the parameters of a cooperative launch as one block, but makes no node of a graph of it: neither by an
+/// attribute nor by a capture (driver 580.159.04).
+#[test]
+fn a_cooperative_node_has_its_parameters_one_by_one() {
+    let context = Context::new();
+    let kernel = context.load(TOGETHER).function(c"together");
+    let word = context.upload(&[0u32]);
+    let mut value = cu::CUlaunchAttributeValue::default();
+    value.cooperative = 1;
+    let mut made = null_mut();
+    check(cuda!(graph::cuGraphCreate(Out::from(&mut made), 0)));
+    let mut params = [(&raw const word).cast_mut().cast()];
+    let node = |list: *mut *mut c_void, block: *mut *mut c_void| {
+        let mut node = null_mut();
+        let given = cu::CUDA_KERNEL_NODE_PARAMS_v2 {
+            func: kernel.0,
+            gridDimX: 12,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 40,
+            blockDimY: 1,
+            blockDimZ: 1,
+            kernelParams: list,
+            extra: block,
+            ..Default::default()
+        };
+        check(cuda!(graph_nodes::cuGraphAddKernelNode_v2(
+            Out::from(&mut node),
+            made,
+            In::null(),
+            0,
+            In::from(&given),
+        )));
+        (
+            node,
+            cuda!(graph_nodes::cuGraphKernelNodeSetAttribute(
+                node,
+                cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                In::from(&value),
+            )),
+        )
+    };
+    let (refused, code) = with_block(&word, |extra| node(null_mut(), extra.as_ptr().cast_mut()));
+    assert_eq!(code, cu::CUDA_ERROR_INVALID_VALUE);
+    check(cuda!(graph::cuGraphDestroyNode(refused)));
+    check(node(params.as_mut_ptr(), null_mut()).1);
+    let mut exec = null_mut();
+    check(cuda!(graph_exec::cuGraphInstantiateWithFlags(
+        Out::from(&mut exec),
+        made,
+        0
+    )));
+    check(cuda!(graph_exec::cuGraphLaunch(exec, null_mut())));
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(context.download::<u32>(word, 1), [3 * 12 * 40]);
+
+    let word = context.upload(&[0u32]);
+    let mut captured = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut captured), 1)));
+    let attributes = [cu::CUlaunchAttribute {
+        id: cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+        pad: [0; 4],
+        value,
+    }];
+    let config = cu::CUlaunchConfig {
+        gridDimX: 12,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 40,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: captured,
+        attrs: attributes.as_ptr().cast_mut(),
+        numAttrs: 1,
+    };
+    let launch = || {
+        with_block(&word, |extra| {
+            cuda!(launch::cuLaunchKernelEx(
+                In::from(&config),
+                kernel.0,
+                In::null(),
+                extra
+            ))
+        })
+    };
+    check(launch());
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(context.download::<u32>(word, 1), [3 * 12 * 40]);
+    let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    check(cuda!(capture::cuStreamBeginCapture_v2(captured, mode)));
+    assert_eq!(launch(), cu::CUDA_ERROR_INVALID_VALUE);
+    let ended = cuda!(capture::cuStreamEndCapture(captured, Out::from(&mut made)));
+    assert_eq!(ended, cu::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 /// A launch marks the events that its attributes name, and not before it has written.

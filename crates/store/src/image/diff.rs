@@ -1,6 +1,6 @@
 //! What differs between two images, by content names alone: no chunk is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ pub struct Diff {
     pub bytes_differing: u64,
     /// Buffers that differ, by number.
     pub buffers: Vec<BufferDiff>,
-    /// Files that differ, by path; the chunk table itself is left out.
+    /// Files that differ, by path; the chunk tables themselves are left out.
     pub files: Vec<FileDiff>,
 }
 
@@ -166,14 +166,9 @@ fn compare_files(first: &Image, second: &Image, diff: &mut Diff) {
     };
     let (a, b) = (files(first), files(second));
     let paths: BTreeMap<_, ()> = a.keys().chain(b.keys()).map(|k| (k.clone(), ())).collect();
-    let is_table = |path: &str| {
-        let mut parts = first
-            .manifest()
-            .part_folders()
-            .chain(second.manifest().part_folders());
-        parts.any(|part| path == in_part(part, super::CHUNKS))
-    };
-    for path in paths.into_keys().filter(|it| !is_table(it)) {
+    let tables = first.manifest().tables().chain(second.manifest().tables());
+    let tables: BTreeSet<String> = tables.collect();
+    for path in paths.into_keys().filter(|it| !tables.contains(it)) {
         let (x, y) = (a.get(&path), b.get(&path));
         let change = match (x, y) {
             (None, _) => FileChange::Added,

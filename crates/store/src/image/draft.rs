@@ -161,11 +161,11 @@ impl Draft {
         }
         moments::pass("commit");
         manifest.parts = std::mem::take(&mut self.parts);
+        manifest.files = self.files.take().unwrap_or_default();
         manifest.schema_version = manifest.needed_version();
         manifest.name.clone_from(&self.name);
         manifest.created = rfc3339(unix_now());
         manifest.set_store(self.store.dir());
-        manifest.files = self.files.take().unwrap_or_default();
         let bytes = manifest.encode();
         let hash = format!("{}\n", blake3::hash(&bytes).to_hex());
         sync::write_new(&self.path.join(MANIFEST), &[&bytes], true)?;

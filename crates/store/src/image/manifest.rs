@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::damaged;
 use crate::{Result, StoreError};
 
-/// The latest version of the manifest and of the image folder's layout: 4 has the memory of processes in the store.
-pub const SCHEMA_VERSION: u32 = 4;
+/// The latest version of the manifest and of the image folder's layout: that of an image whose memory of processes is in the store,
+/// named by a table of its own.
+pub const SCHEMA_VERSION: u32 = 5;
+/// The version of an image with device memory in the memory of processes, and that in the store, named by the chunk table.
+const PROCESSES_IN_STORE: u32 = 4;
 /// The version of an image with device memory in the memory of processes, and that in files.
 const IN_PROCESSES: u32 = 3;
 /// The version of an image whose device part is of one process, or that has none.
@@ -33,6 +36,8 @@ pub const STATE: &str = "state";
 pub const CHUNKS: &str = "chunks";
 /// Name of the folder of the host process.
 pub const HOST: &str = "host";
+/// Path of the chunk table with the memory of processes.
+pub const HOST_CHUNKS: &str = "host/chunks";
 
 /// Files that every image of a process has: the end of its output, and what CRIU writes of every process.
 pub const PROCESS_FILES: [&str; 4] = [
@@ -47,7 +52,7 @@ pub const PROCESS_FILES: [&str; 4] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// 3 if there are `driver_processes`, 2 if there are further device parts, else 1; set by `Draft::commit`.
+    /// The least that says what this manifest does; set by `Draft::commit`.
     pub schema_version: u32,
     /// The image's name when it was written; set by `Draft::commit`.
     pub name: String,
@@ -146,6 +151,9 @@ pub struct SessionTotals {
     pub device_bytes: u64,
     /// Bytes of pinned, registered and managed memory.
     pub host_bytes: u64,
+    /// Bytes of the processes' own memory that are in the store; with `driver_processes` device memory is among it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub memory_bytes: u64,
     /// Streams, events, modules, graphs alive.
     pub objects: u64,
     /// Chunks referred to.
@@ -156,6 +164,11 @@ pub struct SessionTotals {
     pub seconds: f64,
     /// Seconds the program stood still.
     pub stopped_seconds: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A step of a checkpoint.
@@ -271,8 +284,11 @@ impl Manifest {
 
     /// The least version that says what this manifest does.
     pub(super) fn needed_version(&self) -> u32 {
+        if self.file(HOST_CHUNKS).is_some() {
+            return SCHEMA_VERSION;
+        }
         match (self.driver_processes.is_empty(), self.parts.is_empty()) {
-            (false, _) if self.totals.chunks > 0 => SCHEMA_VERSION,
+            (false, _) if self.file(CHUNKS).is_some() => PROCESSES_IN_STORE,
             (false, _) => IN_PROCESSES,
             (true, false) => SEVERAL_PARTS,
             (true, true) => ONE_PART,
@@ -308,10 +324,22 @@ impl Manifest {
         }
     }
 
-    /// Bytes of the image's files of the host process.
+    /// Paths of the chunk tables: those of the device parts, and that of the memory of processes.
+    pub fn tables(&self) -> impl Iterator<Item = String> {
+        let parts = self.part_folders().map(|part| in_part(part, CHUNKS));
+        let all = parts.chain(std::iter::once(HOST_CHUNKS.to_owned()));
+        all.filter(|path| self.file(path).is_some())
+    }
+
+    /// Bytes of the processes: their files, and their memory in the store.
     pub fn host_bytes(&self) -> u64 {
         let files = self.files.iter().filter(|it| it.path.starts_with(HOST));
-        files.map(|it| it.length).sum()
+        let files: u64 = files.map(|it| it.length).sum();
+        let memory = match self.driver_processes.is_empty() {
+            true => self.totals.memory_bytes,
+            false => (self.totals.memory_bytes).saturating_sub(self.totals.device_bytes),
+        };
+        files + memory
     }
 
     /// Reads a manifest; `path` is only named in errors.
@@ -436,8 +464,8 @@ mod tests {
     fn unknown_fields_are_ignored_and_newer_versions_refused() {
         let m = Manifest::decode(br#"{"schema_version":1,"later":2}"#, Path::new("m")).unwrap();
         assert_eq!(m.schema_version, 1);
-        let e = Manifest::decode(br#"{"schema_version":5}"#, Path::new("m")).unwrap_err();
-        assert!(matches!(e, StoreError::Newer { found: 5, .. }));
+        let e = Manifest::decode(br#"{"schema_version":6}"#, Path::new("m")).unwrap_err();
+        assert!(matches!(e, StoreError::Newer { found: 6, .. }));
         assert!(Manifest::decode(b"{}", Path::new("m")).is_err());
     }
 

@@ -6,7 +6,7 @@
 //!       state           objects of the session (written by the engine)
 //!       chunks          which chunk fills which part of which buffer
 //!       process-2/ ...  `state` and `chunks` of each further process that uses the GPU
-//!       host/           the host process (written by CRIU)
+//!       host/           the host process (written by CRIU); `host/chunks`: which chunk fills which part of its memory
 //! ```
 
 mod diff;
@@ -23,9 +23,9 @@ pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
 pub use draft::Draft;
 pub use folder::{Listed, Removed, check_name, check_place, ls, next_name, rm, sweep_drafts};
 pub use manifest::{
-    CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
-    MissRecord, PROCESS_FILES, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals,
-    StallRecord, TimelineRecord, ValidationRecord, part_name,
+    CHUNKS, DeviceRecord, FileRecord, HOST, HOST_CHUNKS, HostRecord, MANIFEST, MANIFEST_HASH,
+    Manifest, MissRecord, PROCESS_FILES, PROFILE, Phase, Program, SCHEMA_VERSION, STATE,
+    SessionTotals, StallRecord, TimelineRecord, ValidationRecord, part_name,
 };
 pub use open::{Held, Image};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

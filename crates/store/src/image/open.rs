@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::manifest::{
-    CHUNKS, FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROCESS_FILES, PROFILE, STATE,
-    in_part, part_name,
+    CHUNKS, FileRecord, HOST, HOST_CHUNKS, MANIFEST, MANIFEST_HASH, Manifest, PROCESS_FILES,
+    PROFILE, STATE, in_part, part_name,
 };
 use super::table::ChunkTable;
 use crate::error::damaged;
@@ -113,12 +113,13 @@ impl Image {
         // What the driver has moved is in the memory of processes.
         let device = !manifest.devices.is_empty() && manifest.driver_processes.is_empty();
         let process = !manifest.host.criu.is_empty();
+        let in_store = manifest.totals.chunks > 0 && manifest.file(HOST_CHUNKS).is_none();
+        // In version 4 it was in the chunk table.
+        let in_table = manifest.totals.memory_bytes > 0;
         let needed = [
             (STATE, device || there(STATE)),
-            (
-                CHUNKS,
-                device || manifest.totals.chunks > 0 || there(CHUNKS),
-            ),
+            (CHUNKS, device || in_store || there(CHUNKS)),
+            (HOST_CHUNKS, in_table || there(HOST_CHUNKS)),
         ];
         let processes = PROCESS_FILES.map(|name| (name, process));
         let mut needed = needed.into_iter().chain(processes);
@@ -277,34 +278,69 @@ impl Image {
         }
     }
 
-    /// Which chunk fills which part of which buffer, over all device parts; empty for an image without device data.
-    /// If there are several, bits 48 to 62 of a buffer's number are that of the process, counted from 0.
+    /// Which chunk fills which part of which buffer, over all device parts and the memory of processes; empty for an image without
+    /// either in the store. If there are several device parts, bits 48 to 61 of a buffer's number are that of the process, counted
+    /// from 0. Files with memory of processes are buffers, too: see [`BufferId::of_host_file`](super::BufferId::of_host_file).
     ///
     /// # Errors
     /// `Damaged`, also when the file is not the one the manifest describes; `Newer`.
     pub fn chunk_table(&self) -> Result<ChunkTable> {
-        if self.manifest.file(CHUNKS).is_none() {
-            return Ok(ChunkTable::default());
-        }
-        let read = |part: &str| {
-            let path = in_part(part, CHUNKS);
-            ChunkTable::decode(&self.read_file(&path)?, &self.dir.join(&path))
+        let tables = match self.manifest.file(CHUNKS) {
+            Some(_) if self.manifest.driver_processes.is_empty() => {
+                let parts = self.manifest.part_folders();
+                let tables = parts.map(|part| self.table(&in_part(part, CHUNKS)));
+                tables.collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
         };
-        let tables: Vec<_> = self
-            .manifest
-            .part_folders()
-            .map(read)
-            .collect::<Result<_>>()?;
-        match <[ChunkTable; 1]>::try_from(tables) {
-            Ok([table]) => Ok(table),
-            Err(tables) => ChunkTable::merge(tables).or_else(|at| {
-                let path = self.dir.join(in_part(&part_name(at), CHUNKS));
-                damaged(
-                    &path,
-                    "the number of a buffer may be that of another process's",
-                )
-            }),
+        let host = self.host_table()?.unwrap_or_default();
+        let bad = |path: String| {
+            let what = "the number of a buffer may be that of another process's";
+            damaged(&self.dir.join(path), what)
+        };
+        let device = match <[ChunkTable; 1]>::try_from(tables) {
+            Ok([table]) => table,
+            Err(tables) => match ChunkTable::merge(tables) {
+                Ok(table) => table,
+                Err(at) => return bad(in_part(&part_name(at), CHUNKS)),
+            },
+        };
+        device
+            .with_host(host)
+            .map_or_else(|()| bad(HOST_CHUNKS.into()), Ok)
+    }
+
+    /// Which chunk fills which part of which file with memory of processes: `host/pages-N.img` is buffer N. `None` if these files are
+    /// in the image's folder.
+    ///
+    /// # Errors
+    /// As [`Self::chunk_table`].
+    pub fn host_table(&self) -> Result<Option<ChunkTable>> {
+        self.host_table_path()
+            .map(|path| self.table(path))
+            .transpose()
+    }
+
+    /// Whether [`Self::host_table`] gives one.
+    pub fn memory_in_store(&self) -> bool {
+        self.host_table_path().is_some()
+    }
+
+    fn host_table_path(&self) -> Option<&'static str> {
+        let in_chunks = !self.manifest.driver_processes.is_empty();
+        match self.manifest.file(HOST_CHUNKS) {
+            Some(_) => Some(HOST_CHUNKS),
+            // Version 4.
+            None => self
+                .manifest
+                .file(CHUNKS)
+                .filter(|_| in_chunks)
+                .map(|_| CHUNKS),
         }
+    }
+
+    pub(super) fn table(&self, path: &str) -> Result<ChunkTable> {
+        ChunkTable::decode(&self.read_file(path)?, &self.dir.join(path))
     }
 
     /// Reads a file of the image whole and checks it against the manifest.

@@ -21,7 +21,9 @@ pub(crate) const MAX_TABLE_BYTES: u64 = 4 << 30;
 /// In an image of several processes these bits of a buffer's number are that of the process. So each part's own tables
 /// leave them 0: memory is numbered from 0, module images from 2^63.
 const PROCESS_AT: u32 = 48;
-const PROCESS: u64 = 0x7fff << PROCESS_AT;
+const PROCESS: u64 = 0x3fff << PROCESS_AT;
+/// Where all tables of an image are one, buffers with this bit are files with memory of processes.
+const HOST_FILE: u64 = 1 << 62;
 
 /// Number of a buffer in the session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,6 +31,12 @@ const PROCESS: u64 = 0x7fff << PROCESS_AT;
 pub struct BufferId(pub u64);
 
 impl BufferId {
+    /// The file `host/pages-NUMBER.img` among all buffers of an image.
+    #[must_use]
+    pub fn of_host_file(number: u32) -> Self {
+        Self(HOST_FILE | u64::from(number))
+    }
+
     /// Whether it is the number of a module image, not of memory.
     pub fn is_module_image(self) -> bool {
         self.0 >= 1 << 63
@@ -37,6 +45,9 @@ impl BufferId {
 
 impl fmt::Display for BufferId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 & !u64::from(u32::MAX) == HOST_FILE {
+            return write!(f, "`pages-{}.img`", self.0 & !HOST_FILE);
+        }
         let (own, process) = (self.0 & !PROCESS, (self.0 & PROCESS) >> PROCESS_AT);
         match self.is_module_image() {
             false => write!(f, "{own}")?,
@@ -167,7 +178,7 @@ impl ChunkTable {
             })
     }
 
-    /// One table of several processes' tables. In numbers of buffers bits 48 to 62 are that of the process, from 0.
+    /// One table of several processes' tables. In numbers of buffers bits 48 to 61 are that of the process, from 0.
     ///
     /// # Errors
     /// The number of a process one of whose buffers has such a bit set already, or for which there are no such bits.
@@ -176,7 +187,7 @@ impl ChunkTable {
         for (number, table) in processes.into_iter().enumerate() {
             let process = (number as u64) << PROCESS_AT;
             let mut own = table.records.iter().map(|it| it.buffer.0);
-            if process & !PROCESS != 0 || own.any(|buffer| buffer & PROCESS != 0) {
+            if process & !PROCESS != 0 || own.any(|buffer| buffer & (PROCESS | HOST_FILE) != 0) {
                 return Err(number);
             }
             records.extend(table.records.into_iter().map(|record| ChunkRecord {
@@ -185,6 +196,27 @@ impl ChunkTable {
             }));
         }
         Ok(Self { records })
+    }
+
+    /// The same table and, behind it, that of files with memory of processes, numbered as in their names.
+    ///
+    /// # Errors
+    /// A number may be that of something else.
+    pub(super) fn with_host(mut self, files: Self) -> std::result::Result<Self, ()> {
+        if files.records.is_empty() {
+            return Ok(self);
+        }
+        if self.records.iter().any(|it| it.buffer.0 & HOST_FILE != 0) {
+            return Err(());
+        }
+        for record in files.records {
+            let number = u32::try_from(record.buffer.0).map_err(|_| ())?;
+            self.records.push(ChunkRecord {
+                buffer: BufferId::of_host_file(number),
+                ..record
+            });
+        }
+        Ok(self)
     }
 
     /// Two tables: that of the module images, and that of the others.
@@ -345,7 +377,13 @@ mod tests {
     /// Module images that have the same number in every process, as those of a library that all of them use have.
     #[test]
     fn buffers_and_module_images_of_several_processes_are_kept_apart() {
-        let own = [3, 1 << 63, (1 << 63) + 3, !PROCESS, PROCESS_AT.into()];
+        let own = [
+            3,
+            1 << 63,
+            (1 << 63) + 3,
+            !(PROCESS | HOST_FILE),
+            PROCESS_AT.into(),
+        ];
         let merged = ChunkTable::merge(vec![table(&own); 3]).unwrap();
         let all: HashSet<u64> = merged.records().iter().map(|r| r.buffer.0).collect();
         assert_eq!(all.len(), 3 * own.len(), "{all:x?}");
@@ -374,7 +412,7 @@ mod tests {
             let tables = vec![table(&[wrong]), table(&[1])];
             assert_eq!(ChunkTable::merge(tables), Err(0), "{wrong:x}");
         }
-        assert_eq!(ChunkTable::merge(vec![table(&[]); 0x8001]), Err(0x8000));
+        assert_eq!(ChunkTable::merge(vec![table(&[]); 0x4001]), Err(0x4000));
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub fn verify(
         total: file_bytes + chunk_bytes,
         progress,
     };
-    check_files(image, &table, &mut report, &meter)?;
+    check_files(image, &mut report, &meter)?;
     for error in reader.check_packs(uses.keys()) {
         let (file, what) = match error {
             StoreError::Damaged { path, what } => (path, what),
@@ -137,12 +137,7 @@ impl Meter<'_> {
     }
 }
 
-fn check_files(
-    image: &Image,
-    table: &ChunkTable,
-    report: &mut Report,
-    meter: &Meter,
-) -> Result<()> {
+fn check_files(image: &Image, report: &mut Report, meter: &Meter) -> Result<()> {
     let mut damage = |path: &Path, what: String| {
         report.damage.push(Damage {
             file: path.into(),
@@ -170,8 +165,18 @@ fn check_files(
         report.bytes += record.length;
         meter.add(record.length);
     }
-    if let (true, Err(e)) = (table.records().is_empty(), image.chunk_table()) {
-        damage(&image.dir().join(super::CHUNKS), e.to_string());
+    let mut tables = image.manifest().tables();
+    let bad = tables.find_map(|path| {
+        image
+            .table(&path)
+            .err()
+            .map(|e| (image.dir().join(path), e))
+    });
+    match (bad, image.chunk_table()) {
+        (Some((path, e)), _) => damage(&path, e.to_string()),
+        // Each is sound, but not all of them together.
+        (None, Err(StoreError::Damaged { path, what })) => damage(&path, what),
+        _ => {}
     }
     for path in image.unlisted()? {
         damage(&path, UNLISTED.into());

@@ -52,11 +52,6 @@ pub fn call(_args: &Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Bytes of the host files in an image: the memory of its processes, and what else CRIU and Fermata have saved of them.
-pub fn host_bytes(manifest: &Manifest) -> u64 {
-    manifest.files.iter().map(|it| it.length).sum()
-}
-
 /// A function with what its image holds.
 pub fn document(record: &FunctionRecord, image: Option<&Manifest>) -> Value {
     json!({
@@ -67,7 +62,7 @@ pub fn document(record: &FunctionRecord, image: Option<&Manifest>) -> Value {
         "cwd": record.cwd,
         "created": record.created,
         "device_bytes": image.map(|it| it.totals.device_bytes),
-        "host_bytes": image.map(host_bytes),
+        "host_bytes": image.map(Manifest::host_bytes),
     })
 }
 
@@ -77,7 +72,7 @@ fn cells(record: &FunctionRecord, image: Option<&Manifest>) -> [String; 6] {
         record.name.clone(),
         record.listens.to_string(),
         bytes(|it| it.totals.device_bytes),
-        bytes(host_bytes),
+        bytes(Manifest::host_bytes),
         record.created.clone(),
         record.argv.join(" "),
     ]

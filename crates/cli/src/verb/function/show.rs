@@ -44,7 +44,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     ];
     if let Ok(manifest) = &image {
         let of_device = units::bytes(manifest.totals.device_bytes);
-        let of_host = units::bytes(ls::host_bytes(manifest));
+        let of_host = units::bytes(manifest.host_bytes());
         lines.push((
             "holds",
             format!("{of_device} of device memory, {of_host} of host files"),

@@ -89,7 +89,7 @@ fn describe(m: &Manifest) -> Vec<(&'static str, String)> {
             t.allocations
         ),
     ));
-    lines.push(("host files", units::bytes(m.host_bytes())));
+    lines.push(("host memory", units::bytes(m.host_bytes())));
     lines.push(("objects", t.objects.to_string()));
     let (all, still) = (units::seconds(t.seconds), units::seconds(t.stopped_seconds));
     lines.push((

@@ -72,12 +72,11 @@ fn on_shelf(address: &str, printer: &Printer) -> Result<u8, Failure> {
 fn cells(image: &Listed) -> Vec<String> {
     match &image.manifest {
         Ok(m) => {
-            let host: u64 = m.files.iter().map(|f| f.length).sum();
             vec![
                 image.name.clone(),
                 m.created.clone(),
                 units::bytes(m.totals.device_bytes),
-                units::bytes(host),
+                units::bytes(m.host_bytes()),
                 m.program.argv.join(" "),
             ]
         }

@@ -1,0 +1,227 @@
+//! Memory of programs in the store: what a program has not changed is there once, comes back page by page, and is checked before it
+//! is seen.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::Mode;
+use fermata_e2e::command;
+use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::scene::{Scene, wait_until};
+use serde_json::Value;
+
+const DAMAGED: i32 = 12;
+const MIB: u64 = 1 << 20;
+/// Bytes of the memory that the program never changes again: so much comes on demand.
+const LARGE: u64 = 96 * MIB;
+/// How each page of it begins; its number follows.
+const MARK: &str = "one of the pages that never change:";
+
+/// Fills memory and waits for a file `stop`; then it says how many pages are not as they were.
+const PROGRAM: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define PAGES (96 << 8)
+static void fill(char *page, uint64_t number) {
+    uint64_t *words = (uint64_t *)page, state = number * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < 512; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words[i] = state;
+    }
+    sprintf(page, "one of the pages that never change: %05u.", (unsigned)number);
+}
+int main(void) {
+    static char page[4096];
+    char *all = mmap(0, PAGES * 4096l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (uint64_t n = 0; n < PAGES; n++) fill(all + n * 4096, n);
+    puts("filled");
+    fflush(stdout);
+    while (access("stop", F_OK)) usleep(20000);
+    long wrong = 0;
+    for (uint64_t n = 0; n < PAGES; n++) {
+        fill(page, n);
+        wrong += memcmp(page, all + n * 4096, 4096) != 0;
+    }
+    printf("%ld pages are wrong\n", wrong);
+    return wrong != 0;
+}
+"#;
+
+/// A program that has filled its memory, in a session.
+fn filled(scene: &Scene) -> Result<()> {
+    let folder = scene.sandbox().work();
+    let (source, program) = (folder.join("filled.c"), folder.join("filled"));
+    fs::write(&source, PROGRAM)?;
+    let mut compiler = Command::new("cc");
+    let compiler_words = ["-O2", "-w", "-o"];
+    compiler.args(compiler_words).arg(&program).arg(&source);
+    command::run(compiler, COMMAND_LIMIT)?.success("cc")?;
+    let program = program.to_str().context("a path")?;
+    let words = ["run", "--detach", "--name", "filled", "--", program];
+    scene.fermata().call(&words)?.success("fermata run")?;
+    wait_until("memory is filled", || {
+        Ok(scene.fermata().log("filled")?.contains("filled"))
+    })
+}
+
+fn manifest(scene: &Scene, image: &str) -> Result<Value> {
+    let path = scene.fermata().image(image).join("manifest.json");
+    Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
+}
+
+fn restore(scene: &Scene, image: &str, name: &str, options: &[&str]) -> Result<command::Finished> {
+    let words = ["restore", image, "--name", name, "--detach"];
+    scene.fermata().call(&[&words[..], options].concat())
+}
+
+/// Takes an image, with which the program ends.
+fn taken(scene: &Scene, image: &str) -> Result<()> {
+    let stop = ["--then", "stop"];
+    let mode = Mode::Auto;
+    scene
+        .fermata()
+        .checkpoint_with("filled", image, mode, &stop)
+        .map(drop)
+}
+
+/// Has a restored program look at its memory.
+fn check_whole(scene: &Scene, name: &str) -> Result<()> {
+    let stop = scene.sandbox().work().join("stop");
+    fs::write(&stop, "")?;
+    wait_until("the program ends", || {
+        Ok(scene.fermata().session(name)?.state == "exited")
+    })?;
+    fs::remove_file(&stop)?;
+    let log = scene.fermata().log(name)?;
+    ensure!(log.contains("\n0 pages are wrong"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn memory_that_a_program_has_not_changed_is_there_once() -> Result<()> {
+    let scene = Scene::new()?;
+    filled(&scene)?;
+    let mut written = Vec::new();
+    for (image, mode) in [
+        ("one", Mode::Auto),
+        ("two", Mode::Stop),
+        ("three", Mode::Auto),
+    ] {
+        scene.fermata().checkpoint("filled", image, mode)?;
+        let manifest = manifest(&scene, image)?;
+        let totals = &manifest["totals"];
+        let bytes = |name: &str| totals[name].as_u64().context("bytes");
+        ensure!(bytes("memory_bytes")? > LARGE, "{totals}");
+        written.push(bytes("written_bytes")?);
+        for entry in fs::read_dir(scene.fermata().image(image).join("host"))? {
+            let name = entry?.file_name();
+            let pages = name.to_string_lossy().starts_with("pages-");
+            ensure!(!pages, "its memory is in files: {name:?}");
+        }
+    }
+    ensure!(written[0] > LARGE, "{written:?}");
+    ensure!(written[1].max(written[2]) < 4 * MIB, "{written:?}");
+    scene.fermata().kill("filled")?;
+    // None needs another.
+    for image in ["one", "three"] {
+        scene
+            .fermata()
+            .call(&["images", "rm", image])?
+            .success("rm")?;
+    }
+    scene.fermata().call(&["images", "gc"])?.success("gc")?;
+    scene
+        .fermata()
+        .call(&["images", "verify", "two"])?
+        .success("verify")?;
+    restore(&scene, "two", "on-demand", &[])?.success("restore")?;
+    check_whole(&scene, "on-demand")?;
+    restore(&scene, "two", "eager", &["--eager"])?.success("restore")?;
+    check_whole(&scene, "eager")?;
+    let two = scene.fermata().image("two");
+    let left = fs::read_dir(two.parent().context("a folder")?)?;
+    let names: Vec<_> = left.flatten().map(|it| it.file_name()).collect();
+    let scratch = names
+        .iter()
+        .find(|it| it.to_string_lossy().contains("scratch"));
+    ensure!(scratch.is_none(), "{names:?}");
+    scene.close()
+}
+
+/// The place of a page in the packs: the pack, and the offset of the page there.
+fn place_of(scene: &Scene, page: u32) -> Result<(PathBuf, usize)> {
+    let image = scene.fermata().image("image");
+    let packs = image.parent().context("a folder")?.join(".store/packs");
+    let mark = format!("{MARK} {page:05}.");
+    for entry in fs::read_dir(&packs).with_context(|| format!("{packs:?}"))? {
+        let pack = entry?.path();
+        let bytes = fs::read(&pack)?;
+        // Pages lie at multiples of their length.
+        let at = bytes
+            .chunks(4096)
+            .position(|it| it.starts_with(mark.as_bytes()));
+        if let Some(at) = at {
+            return Ok((pack, at * 4096));
+        }
+    }
+    anyhow::bail!("no pack has page {page}")
+}
+
+#[test]
+fn damaged_memory_is_never_seen() -> Result<()> {
+    let scene = Scene::new()?;
+    filled(&scene)?;
+    taken(&scene, "image")?;
+    let (pack, at) = place_of(&scene, 20_000)?;
+    let whole = fs::read(&pack)?;
+    let mut bytes = whole.clone();
+    bytes[at + 2000] ^= 4;
+    fs::write(&pack, bytes)?;
+    let verified = scene.fermata().call(&["images", "verify", "image"])?;
+    let said = format!("{}{}", verified.stdout, verified.stderr);
+    ensure!(
+        verified.status == DAMAGED && said.contains("`pages-"),
+        "{said}"
+    );
+    let refused = restore(&scene, "image", "eager", &["--eager"])?;
+    ensure!(refused.status == DAMAGED, "{}", refused.stderr);
+    // What brings it on demand finds that when it comes to it, and ends the program, whatever that does.
+    restore(&scene, "image", "on-demand", &[])?.success("restore")?;
+    let ended = scene.fermata().call(&["wait", "on-demand"])?;
+    ensure!(
+        ended.status != 0 && ended.stderr.contains("memory cannot be brought on demand"),
+        "{}",
+        ended.stderr
+    );
+    ensure!(ended.stderr.contains("hash"), "{}", ended.stderr);
+    let log = scene.fermata().log("on-demand")?;
+    ensure!(!log.contains("wrong"), "{log}");
+    fs::write(&pack, whole)?;
+    restore(&scene, "image", "again", &[])?.success("restore")?;
+    check_whole(&scene, "again")?;
+    scene.close()
+}
+
+/// The program's pages come from the store as long as they are missing: nothing may be collected there meanwhile.
+#[test]
+fn a_collection_waits_for_memory_that_is_still_coming() -> Result<()> {
+    let scene = Scene::new()?;
+    filled(&scene)?;
+    taken(&scene, "image")?;
+    restore(&scene, "image", "again", &[])?.success("restore")?;
+    scene
+        .fermata()
+        .call(&["images", "rm", "image"])?
+        .success("rm")?;
+    // Refused, or done behind the last page.
+    scene.fermata().call(&["images", "gc"])?;
+    check_whole(&scene, "again")?;
+    scene.close()
+}

@@ -3,7 +3,7 @@
 //! | file | checked |
 //! | --- | --- |
 //! | `state`, `chunks` | by the worker, as it reads them; here if no worker does |
-//! | `host/pages-*`, `log` | while the program is restored, if it comes back parked; else before. One that is [known](Known) is not read again |
+//! | `log`; before version 5 `host/pages-*` | while the program is restored, if it comes back parked; else before. One that is [known](Known) is not read again |
 //! | all others | before CRIU, or the daemon, reads them |
 //!
 //! Processes that use CUDA come back parked, but others of their session run at once: if there are some, everything is

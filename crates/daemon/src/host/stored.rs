@@ -8,6 +8,7 @@
 //! Parts are cut at multiples of addresses: memory that a program has not changed gives the same chunks the next time, wherever it
 //! lies in the file. Parts of zeros are left out. CRIU reads plain files; where memory comes on demand it reads little of them.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -37,6 +38,8 @@ use crate::parallel::{all_at_once, cores};
 const PIECE: u64 = 256 << 10;
 /// The most threads that hash, or read, parts.
 const THREADS: usize = 8;
+/// How many chunks are kept while pages come on demand.
+const KEPT: usize = 256;
 /// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
 /// userfaultfd.
 const LARGE: u64 = 64 << 20;
@@ -354,6 +357,7 @@ fn path_of(folder: &Path, number: u32) -> PathBuf {
 pub struct Chunks {
     memory: Memory,
     opened: OnceLock<(Arc<ChunkReader>, Arc<ChunkTable>)>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl Chunks {
@@ -362,6 +366,7 @@ impl Chunks {
         Self {
             memory: memory.clone(),
             opened: OnceLock::new(),
+            kept: Arc::default(),
         }
     }
 
@@ -412,7 +417,7 @@ impl PageFiles for Chunks {
             reader: Arc::clone(reader),
             table: Arc::clone(table),
             records: first..first + count,
-            last: Mutex::default(),
+            kept: Arc::clone(&self.kept),
         }))
     }
 }
@@ -423,8 +428,40 @@ struct ChunkFile {
     table: Arc<ChunkTable>,
     /// Which of the table's.
     records: Range<usize>,
-    /// The chunk of which a part was read last, and its bytes: those around it are likely to be next.
-    last: Mutex<(Option<ChunkId>, Vec<u8>)>,
+    /// Of all files of the image.
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// Chunks of which parts were read, and which had the content that they must have: the program is likely to need other parts of them
+/// next.
+#[derive(Default)]
+struct Kept {
+    bytes: HashMap<ChunkId, Vec<u8>>,
+    /// The oldest first.
+    order: VecDeque<ChunkId>,
+}
+
+impl Kept {
+    /// The bytes of a chunk.
+    fn of(
+        &mut self,
+        record: &ChunkRecord,
+        reader: &ChunkReader,
+    ) -> std::result::Result<&[u8], StoreError> {
+        if !self.bytes.contains_key(&record.id) {
+            let oldest = match self.order.len() < KEPT {
+                true => None,
+                false => self.order.pop_front(),
+            };
+            let oldest = oldest.and_then(|id| self.bytes.remove(&id));
+            let mut bytes = oldest.unwrap_or_default();
+            bytes.resize(record.length as usize, 0);
+            reader.read_verified(&record.id, &mut bytes)?;
+            self.bytes.insert(record.id, bytes);
+            self.order.push_back(record.id);
+        }
+        Ok(self.bytes.get(&record.id).map_or(&[], Vec::as_slice))
+    }
 }
 
 impl std::fmt::Debug for ChunkFile {
@@ -467,14 +504,8 @@ impl ChunkFile {
         if into.len() == record.length as usize {
             return self.reader.read_verified(&record.id, into);
         }
-        let mut last = self.last.lock();
-        let (id, bytes) = &mut *last;
-        if *id != Some(record.id) {
-            *id = None;
-            bytes.resize(record.length as usize, 0);
-            self.reader.read_verified(&record.id, bytes)?;
-            *id = Some(record.id);
-        }
+        let mut kept = self.kept.lock();
+        let bytes = kept.of(record, &self.reader)?;
         into.copy_from_slice(&bytes[from as usize..][..into.len()]);
         Ok(())
     }
@@ -522,7 +553,7 @@ mod tests {
             reader: Arc::new(store.reader().expect("a reader")),
             records: 0..table.records().len(),
             table: Arc::new(table),
-            last: Mutex::default(),
+            kept: Arc::default(),
         };
         (store, file, whole)
     }

@@ -163,9 +163,7 @@ impl PagesForCriu {
         };
         let chunks = files.iter().flat_map(|it| &it.chunks);
         let bytes: u64 = chunks.map(|it| u64::from(it.length)).sum();
-        // In memory the processes need as much again.
-        let times = 1 + u64::from(is_memory(folder));
-        space::check_space(folder, times * bytes + MARGIN)?;
+        space::check_space(folder, bytes + MARGIN)?;
         let draft = Draft::scratch(store, folder).map_err(|e| from_store(&e))?;
         write(&files, store, &draft.host(), &mut |_| ())?;
         Ok(Some(Self::All(draft)))

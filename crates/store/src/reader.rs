@@ -1,6 +1,7 @@
 //! Reading chunks, several threads at once, straight into callers' buffers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,6 +46,15 @@ impl Located {
     #[must_use]
     pub fn is_before(&self, next: &Self) -> bool {
         self.key == next.key && self.offset + u64::from(self.length) == next.offset
+    }
+}
+
+impl fmt::Debug for ChunkReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = self.store();
+        f.debug_struct("ChunkReader")
+            .field("store", &store)
+            .finish_non_exhaustive()
     }
 }
 

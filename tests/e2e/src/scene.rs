@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Device, Mode, PROGRAM_LIMIT};
 use crate::command::{self, Finished};
-use crate::fermata::{Fermata, Session};
+use crate::fermata::{COMMAND_LIMIT, Fermata, Session};
 use crate::hold::{COPIES, Hold};
 use crate::output::Output;
 use crate::processes::{self, Process};
@@ -411,6 +411,20 @@ impl Scene {
         collect(&self.sandbox.images(), &mut files)?;
         files.sort();
         Ok(files)
+    }
+
+    /// Compiles a program in C, without CUDA.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn compile(&self, name: &str, source: &str) -> Result<PathBuf> {
+        let program = self.sandbox.work().join(name);
+        let file = program.with_extension("c");
+        fs::write(&file, source)?;
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-w", "-o"]).arg(&program).arg(&file);
+        command::run(cc, COMMAND_LIMIT)?.success("cc")?;
+        Ok(program)
     }
 
     /// The pack with the first chunk of an image's device memory.

@@ -3,13 +3,9 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::command;
-use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
@@ -113,23 +109,8 @@ int main(int argc, char **argv) {
 }
 "#;
 
-fn compile(scene: &Scene) -> Result<PathBuf> {
-    let (source, program) = (
-        scene.sandbox().work().join("rewrite.c"),
-        scene.sandbox().work().join("rewrite"),
-    );
-    fs::write(&source, PROGRAM)?;
-    let mut compiler = Command::new("cc");
-    compiler
-        .args(["-O2", "-w", "-o"])
-        .arg(&program)
-        .arg(&source);
-    command::run(compiler, COMMAND_LIMIT)?.success("cc")?;
-    Ok(program)
-}
-
 fn start(scene: &Scene, name: &str, arguments: &[&str]) -> Result<()> {
-    let program = compile(scene)?;
+    let program = scene.compile("rewrite", PROGRAM)?;
     let program = program.to_str().context("a path")?;
     let mut words = vec!["run", "--detach", "--name", name, "--", program];
     words.extend(arguments);

@@ -3,12 +3,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::Mode;
 use fermata_e2e::command;
-use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::{Scene, wait_until};
 use serde_json::Value;
 
@@ -56,13 +54,7 @@ int main(void) {
 
 /// A program that has filled its memory, in a session.
 fn filled(scene: &Scene) -> Result<()> {
-    let folder = scene.sandbox().work();
-    let (source, program) = (folder.join("filled.c"), folder.join("filled"));
-    fs::write(&source, PROGRAM)?;
-    let mut compiler = Command::new("cc");
-    let compiler_words = ["-O2", "-w", "-o"];
-    compiler.args(compiler_words).arg(&program).arg(&source);
-    command::run(compiler, COMMAND_LIMIT)?.success("cc")?;
+    let program = scene.compile("filled", PROGRAM)?;
     let program = program.to_str().context("a path")?;
     let words = ["run", "--detach", "--name", "filled", "--", program];
     scene.fermata().call(&words)?.success("fermata run")?;

@@ -71,8 +71,7 @@ impl Taking<'_> {
             })
             .and_then(|settled| {
                 report("pages", 0, 0);
-                let store = daemon.store()?;
-                let put = phases.time("pages", || stored::store(&draft, &store, &settled))?;
+                let put = phases.time("pages", || stored::store(&draft, &settled))?;
                 host_bytes = folder_bytes(&draft.host()) + put.bytes;
                 phases.moved("host", host_bytes);
                 phases.moved("pages", put.new_bytes);

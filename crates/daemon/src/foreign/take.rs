@@ -15,7 +15,7 @@ use fermata_control::worker::FailureKind;
 use fermata_store::image::{
     DeviceRecord, Draft, HostRecord, Image, Manifest, Program, SessionTotals, sweep_drafts,
 };
-use fermata_store::{Store, moments};
+use fermata_store::moments;
 use tracing::{info, warn};
 
 use super::examine::Target;
@@ -48,7 +48,6 @@ pub(super) struct ByDriver<'a> {
     daemon: &'a Arc<Daemon>,
     target: &'a Target,
     criu: Criu,
-    store: Store,
     draft: Draft,
     tcp_close: bool,
     /// Whether the program ends with the image: then nothing of it runs between its dump and its end.
@@ -76,7 +75,6 @@ impl<'a> ByDriver<'a> {
             daemon,
             target: of,
             criu,
-            store,
             draft,
             tcp_close: request.tcp_close,
             ends: request.then == Then::Stop,
@@ -236,19 +234,11 @@ impl<'a> ByDriver<'a> {
         report: &mut Report<'_>,
     ) -> Result<Image> {
         let Self {
-            daemon,
-            mut draft,
-            store,
-            phases,
-            ..
+            mut draft, phases, ..
         } = self;
         phases.moved("host", folder_bytes(&draft.host()));
         report("pages", 0, 0);
-        let put = phases.time("pages", || stored::store(&draft, &store, &[]));
-        if let Some(tier) = &daemon.tier {
-            tier.refill();
-        }
-        let put = put?;
+        let put = phases.time("pages", || stored::store(&draft, &[]))?;
         phases.moved("pages", put.new_bytes);
         manifest.totals.memory_bytes = put.bytes;
         manifest.totals.chunks = put.chunks;

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Hint as _, OrFail, Result, fail};
 use crate::helpers::modes::{HelperReport, Job, LOG, Memory, OUTER};
 use crate::host::pages::Pages;
 use crate::open_files::temporary::Temporary;
+use crate::parallel::{beside, joined};
 use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
 
@@ -79,15 +80,15 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Restores the program of `image`. `files` is called when all is ready for CRIU: it makes, or waits for, what is not among the
-    /// image's files yet. What it gives is dropped when CRIU has read it.
+    /// Restores the program of `image`. While the namespace is made, `files` makes what is not among the image's files, in the folder in
+    /// which CRIU works. What it gives is dropped when CRIU has read it.
     ///
     /// # Errors
     /// With CRIU's reason; then nothing is left running.
-    pub fn restore<P>(
+    pub fn restore<P: Send>(
         criu: &Criu,
         image: &HostImage<'_>,
-        files: impl FnOnce() -> Result<P>,
+        files: impl FnOnce() -> Result<P> + Send,
     ) -> Result<Self> {
         link_files(image.files, &image.work).or_fail(FailureKind::Internal, || {
             format!("cannot link to `{}`", image.files.display())
@@ -96,6 +97,18 @@ impl Namespace {
             .or_fail(FailureKind::Internal, || {
                 format!("cannot change CRIU's list in `{}`", image.work.display())
             })?;
+        std::thread::scope(|scope| {
+            let made = beside(scope, "pages", files);
+            Self::make(criu, image, || joined(made))
+        })
+    }
+
+    /// Makes it; `made` waits for the files that CRIU lacks.
+    fn make<P>(
+        criu: &Criu,
+        image: &HostImage<'_>,
+        made: impl FnOnce() -> Result<P>,
+    ) -> Result<Self> {
         let job = Job {
             criu: criu.command().to_vec(),
             dir: image.work.clone(),
@@ -117,7 +130,7 @@ impl Namespace {
         let (mut outer, reports, lifeline) = start(criu, &job, theirs, pipe, pages.clone())
             .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
         let mut init = None;
-        match bring_up(&ours, image, &reports, &pages, files, &mut init) {
+        match bring_up(&ours, image, &reports, &pages, made, &mut init) {
             Ok((init, root)) => Ok(Self {
                 init,
                 root,
@@ -167,14 +180,6 @@ impl Namespace {
     }
 }
 
-/// Makes the folder in which CRIU works, unless it is there.
-pub fn make_work(work: &Path) -> io::Result<()> {
-    match fs::create_dir(work) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
 /// Where CRIU works for the session whose folder is `session`.
 pub fn work_folder(session: &Path) -> PathBuf {
     session.join(WORK)
@@ -182,7 +187,7 @@ pub fn work_folder(session: &Path) -> PathBuf {
 
 /// CRIU writes logs and sockets beside the image's files: it gets a folder of links.
 fn link_files(files: &Path, work: &Path) -> io::Result<()> {
-    make_work(work)?;
+    fs::create_dir(work)?;
     for entry in fs::read_dir(files)? {
         let entry = entry?;
         std::os::unix::fs::symlink(entry.path(), work.join(entry.file_name()))?;
@@ -249,7 +254,7 @@ fn bring_up<P>(
     image: &HostImage<'_>,
     reports: &Receiver<u32>,
     pages: &Pages,
-    files: impl FnOnce() -> Result<P>,
+    made: impl FnOnce() -> Result<P>,
     init: &mut Option<ProcessId>,
 ) -> Result<(ProcessId, ProcessId)> {
     let gone = || fail(FailureKind::Internal, "the restored process ended at once");
@@ -281,7 +286,7 @@ fn bring_up<P>(
         connected: image.connected,
         shell_job: image.shell_job,
     };
-    let files = files()?;
+    let files = made()?;
     let restored = Criu::restore(socket, &image.work, how, inherit);
     drop(files);
     if restored.is_err()

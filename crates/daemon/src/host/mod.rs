@@ -13,6 +13,7 @@
 //! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
 //! is taken again without it.
 
+mod chunks;
 mod helper;
 pub mod pages;
 pub mod stored;

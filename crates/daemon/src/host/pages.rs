@@ -18,7 +18,7 @@ use fermata_control::wait;
 use fermata_hostmem::demand::{self, Folder, PageFiles, Server, Turn};
 use parking_lot::{Condvar, Mutex};
 
-use super::stored::Chunks;
+use super::chunks::Chunks;
 use crate::failure::chain;
 use crate::helpers::modes::Memory;
 use crate::proc::ProcessId;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
-use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
+use fermata_store::image::{CHUNKS, ChunkTable, Held, Image, STATE, check_name};
 use fermata_store::{Owners, Store, moments};
 use parking_lot::Mutex;
 
@@ -327,7 +327,9 @@ impl Source {
             self.refill(driver);
         }
         self.late.check(&self.image, &self.daemon.known)?;
-        stored::warm(&self.image, &self.opened_store()?)?;
+        if let Some((table, store)) = self.host_memory()? {
+            stored::warm(&table, &store)?;
+        }
         Ok(match &self.driver {
             Some(_) => self.daemon.pool.await_ready(self.image.dir()),
             None => [0, 0],
@@ -434,34 +436,37 @@ impl Source {
         }
     }
 
-    fn opened_store(&self) -> Result<Store> {
-        Store::open(&self.store, false).map_err(|e| from_store(&e))
+    /// The table of the processes' memory and the store with it, if it is in the store.
+    fn host_memory(&self) -> Result<Option<(ChunkTable, Store)>> {
+        let Some(table) = self.image.host_table().map_err(|e| from_store(&e))? else {
+            return Ok(None);
+        };
+        let store = Store::open(&self.store, false).map_err(|e| from_store(&e))?;
+        Ok(Some((table, store)))
     }
 
     /// Makes the memory that CRIU reads as files in `work`, or links to such files, if it is in the store.
     fn pages(&self, lazy: bool, work: &Path) -> Result<Option<Arc<PagesForCriu>>> {
-        if !self.image.memory_in_store() {
+        let Some((table, store)) = self.host_memory()? else {
             return Ok(None);
-        }
-        let store = self.opened_store()?;
+        };
         if lazy {
-            let few = PagesForCriu::few(&self.image, &store, work)?;
-            return Ok(few.map(Arc::new));
+            let few = PagesForCriu::few(&self.image, &table, &store, work)?;
+            return Ok(Some(Arc::new(few)));
         }
         let mut all = self.all_pages.lock();
         let made = match all.upgrade() {
-            Some(made) => Some(made),
-            // In the daemon's folder of images: it can be written to, and what a dead daemon has left there is removed.
+            Some(made) => made,
             None => {
-                PagesForCriu::all(&self.image, &store, &self.daemon.paths.images)?.map(Arc::new)
+                // It can be written to, and what a dead daemon has left there is removed.
+                let folder = &self.daemon.paths.images;
+                Arc::new(PagesForCriu::all(&self.image, &table, &store, folder)?)
             }
         };
-        if let Some(made) = &made {
-            *all = Arc::downgrade(made);
-            let failed = || format!("cannot link to `{}`", work.display());
-            made.link(work).or_fail(FailureKind::Internal, failed)?;
-        }
-        Ok(made)
+        *all = Arc::downgrade(&made);
+        let failed = || format!("cannot link to `{}`", work.display());
+        made.link(work).or_fail(FailureKind::Internal, failed)?;
+        Ok(Some(made))
     }
 
     /// Where memory is that comes on demand, if it is in the store.
@@ -490,9 +495,6 @@ impl Source {
         }
         session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
         let work = namespace::work_folder(&session.dir);
-        namespace::make_work(&work).or_fail(FailureKind::User, || {
-            format!("cannot make `{}`", work.display())
-        })?;
         let on_demand = lazy && self.image.memory_in_store();
         let image = HostImage {
             files: &self.image.host(),
@@ -518,14 +520,8 @@ impl Source {
         {
             lingering::forget(&listening);
         }
-        // While the namespace is made.
-        let restored = std::thread::scope(|scope| {
-            let made = beside(scope, "pages", || {
-                phases.time("pages", || self.pages(lazy, &work))
-            });
-            Namespace::restore(&criu, &image, || joined(made))
-        });
-        let mut namespace = restored.map_err(|failure| {
+        let pages = || phases.time("pages", || self.pages(lazy, &work));
+        let mut namespace = Namespace::restore(&criu, &image, pages).map_err(|failure| {
             // The session's folder is removed; CRIU's log is kept.
             let said = image.work.join(RESTORE_LOG);
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);

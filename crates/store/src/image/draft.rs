@@ -95,6 +95,11 @@ impl Draft {
         }
     }
 
+    /// The store to which its chunks go.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// The folder to write into.
     pub fn path(&self) -> &Path {
         &self.path

@@ -339,7 +339,7 @@ impl Image {
         }
     }
 
-    pub(super) fn table(&self, path: &str) -> Result<ChunkTable> {
+    fn table(&self, path: &str) -> Result<ChunkTable> {
         ChunkTable::decode(&self.read_file(path)?, &self.dir.join(path))
     }
 

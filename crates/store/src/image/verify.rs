@@ -79,9 +79,11 @@ pub fn verify(
 ) -> Result<Report> {
     let reader = store.reader()?;
     let mut report = Report::default();
-    let table = match image.chunk_table() {
-        Ok(table) => table,
-        Err(StoreError::Damaged { .. } | StoreError::Newer { .. }) => ChunkTable::default(),
+    let (table, bad) = match image.chunk_table() {
+        Ok(table) => (table, None),
+        Err(e @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
+            (ChunkTable::default(), Some(e))
+        }
         Err(e) => return Err(e),
     };
     let mut uses: BTreeMap<ChunkId, Vec<DamagedBuffer>> = BTreeMap::new();
@@ -104,7 +106,7 @@ pub fn verify(
         total: file_bytes + chunk_bytes,
         progress,
     };
-    check_files(image, &mut report, &meter)?;
+    check_files(image, bad, &mut report, &meter)?;
     for error in reader.check_packs(uses.keys()) {
         let (file, what) = match error {
             StoreError::Damaged { path, what } => (path, what),
@@ -137,7 +139,13 @@ impl Meter<'_> {
     }
 }
 
-fn check_files(image: &Image, report: &mut Report, meter: &Meter) -> Result<()> {
+/// `bad` is why the chunk tables cannot be read, if they cannot.
+fn check_files(
+    image: &Image,
+    bad: Option<StoreError>,
+    report: &mut Report,
+    meter: &Meter,
+) -> Result<()> {
     let mut damage = |path: &Path, what: String| {
         report.damage.push(Damage {
             file: path.into(),
@@ -165,18 +173,11 @@ fn check_files(image: &Image, report: &mut Report, meter: &Meter) -> Result<()> 
         report.bytes += record.length;
         meter.add(record.length);
     }
-    let mut tables = image.manifest().tables();
-    let bad = tables.find_map(|path| {
-        image
-            .table(&path)
-            .err()
-            .map(|e| (image.dir().join(path), e))
-    });
-    match (bad, image.chunk_table()) {
-        (Some((path, e)), _) => damage(&path, e.to_string()),
-        // Each is sound, but not all of them together.
-        (None, Err(StoreError::Damaged { path, what })) => damage(&path, what),
-        _ => {}
+    if let Some(
+        ref e @ (StoreError::Damaged { ref path, .. } | StoreError::Newer { ref path, .. }),
+    ) = bad
+    {
+        damage(path, e.to_string());
     }
     for path in image.unlisted()? {
         damage(&path, UNLISTED.into());

@@ -102,6 +102,20 @@ fn a_program_in_python_outlives_a_silent_daemon_and_a_lack_of_descriptors() {
 
 #[test]
 fn a_program_in_c_outlives_a_silent_daemon_and_a_lack_of_descriptors() {
+    in_c_and_cpp("program.c", |program, folder| {
+        assert_eq!(run(Command::new(program).arg(folder)), "fine\n");
+    });
+}
+
+#[test]
+fn a_program_in_c_checkpoints_when_it_is_time() {
+    in_c_and_cpp("schedule.c", |program, _| {
+        assert_eq!(run(&mut Command::new(program)), "fine\n");
+    });
+}
+
+/// Builds a program of this folder, which needs headers alone, as C and as C++, and calls `check` with it and a folder.
+fn in_c_and_cpp(source: &str, check: impl Fn(&Path, &Path)) {
     let (here, dir) = (root().join("bindings/c"), tempfile::tempdir().unwrap());
     for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
         let folder = dir.path().join(language);
@@ -112,8 +126,9 @@ fn a_program_in_c_outlives_a_silent_daemon_and_a_lack_of_descriptors() {
             .arg(format!("-I{}", here.join("include").display()))
             .arg("-o")
             .arg(&program)
-            .arg(here.join("tests/program.c")));
-        assert_eq!(run(Command::new(&program).arg(&folder)), "fine\n");
+            .arg(here.join("tests").join(source))
+            .args(["-x", "none", "-lm"]));
+        check(&program, &folder);
     }
 }
 

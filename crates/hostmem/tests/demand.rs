@@ -132,7 +132,8 @@ int main(int count, char **arguments) {
     struct uffdio_api api = { UFFD_API, UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP };
     if (fd < 0 || ioctl(fd, UFFDIO_API, &api)) fail("userfaultfd");
     struct uffdio_register range = { { (uintptr_t)BASE, PAGES * PAGE }, UFFDIO_REGISTER_MODE_MISSING };
-    if (ioctl(fd, UFFDIO_REGISTER, &range)) fail("register");
+    int early = !strcmp(what, "early");
+    if (!early && ioctl(fd, UFFDIO_REGISTER, &range)) fail("register");
     if (!strcmp(what, "wiped") && madvise(BASE + WIPED * PAGE, (PAGES - WIPED) * PAGE, MADV_WIPEONFORK)) fail("madvise");
     server = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_un address = { AF_UNIX };
@@ -140,6 +141,8 @@ int main(int count, char **arguments) {
     if (connect(server, (struct sockaddr *)&address, sizeof address)) fail("connect");
     say(7);
     offer(fd);
+    // CRIU makes the mappings after that.
+    if (early && (usleep(20000) || ioctl(fd, UFFDIO_REGISTER, &range))) fail("register");
     close(fd);
     say(-8);
     puts("ready");
@@ -154,6 +157,10 @@ int main(int count, char **arguments) {
         at = mremap(at, PAGES * PAGE, (PAGES + 16) * PAGE, MREMAP_MAYMOVE);
         if (at == MAP_FAILED) fail("mremap");
         bad += empty(at + 100 * PAGE) + empty(at + PAGES * PAGE) + wrong(at + 63 * PAGE, 63);
+    }
+    for (long page = FIRST; early && page < FIRST + 45; page++) {
+        unsigned char there = 0;
+        while (!(there & 1)) if (mincore(at + page * PAGE, PAGE, &there)) fail("mincore");
     }
     say(hurry);
     if (!strcmp(what, "ended")) {
@@ -307,6 +314,11 @@ fn pages_of_a_mapping_that_was_split_come() {
 #[test]
 fn the_working_set_comes_before_other_pages() {
     runs("first");
+}
+
+#[test]
+fn the_working_set_comes_as_soon_as_it_has_a_place() {
+    runs("early");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
+use crate::file_key::FileVersion;
 use crate::format::{IndexFile, PackId};
 use crate::{ChunkId, Result, StoreError, direct, error, sync};
 
@@ -72,6 +73,12 @@ impl Pack {
             pack.slot(aligned).lock().take();
         }
         Ok(file)
+    }
+
+    /// What its file is now.
+    pub(crate) fn version(self: &Arc<Self>) -> Result<FileVersion> {
+        let file = self.file(false)?;
+        FileVersion::of(&file).map_err(|e| StoreError::io("stat", &self.path, 0, e))
     }
 
     fn slot(&self, aligned: bool) -> &Mutex<Option<Arc<File>>> {

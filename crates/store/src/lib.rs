@@ -53,7 +53,7 @@ pub use cache::{Kept, PackCache, copied_packs};
 pub use copies::Taken;
 pub use direct::{AlignedBuf, BLOCK};
 pub use error::{Result, StoreError};
-pub use file_key::FileKey;
+pub use file_key::{FileKey, FileVersion};
 pub use format::{IndexFile, IndexRecord, PackHeader, PackId};
 pub use free_space::FreeSpace;
 pub use gc::{GcOptions, GcReport, gc};

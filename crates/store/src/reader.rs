@@ -1,6 +1,6 @@
 //! Reading chunks, several threads at once, straight into callers' buffers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::copies::{Copies, Taken};
 use crate::direct::{self, BLOCK, blocks};
-use crate::file_key::FileKey;
+use crate::file_key::{FileKey, FileVersion};
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
@@ -23,6 +23,8 @@ pub struct ChunkReader {
     /// Copies of packs, to be read instead of them.
     copies: Option<Copies>,
     taken: Arc<Taken>,
+    /// Packs of which parts of chunks may be read.
+    trusted: HashSet<FileVersion>,
     /// Whether the store is in memory itself.
     in_memory: bool,
     _lock: Option<Guard>,
@@ -85,6 +87,7 @@ impl ChunkReader {
             index: Mutex::new(index),
             copies: None,
             taken: Arc::default(),
+            trusted: HashSet::new(),
             _lock: None,
         }
     }
@@ -94,6 +97,13 @@ impl ChunkReader {
     /// all the same.
     pub fn with_copies(mut self, folder: &Path) -> Self {
         self.copies = Copies::of(folder);
+        self
+    }
+
+    /// The same reader, for which the chunks that it will be asked for were found right while their packs were these versions of
+    /// their files, as [`Self::pack_versions`] gives them; see [`Self::read_part`].
+    pub fn trusting(mut self, packs: impl IntoIterator<Item = FileVersion>) -> Self {
+        self.trusted = packs.into_iter().collect();
         self
     }
 
@@ -164,6 +174,47 @@ impl ChunkReader {
             true => Ok(()),
             false => Err(damaged(id, &at, "its bytes have another hash")),
         }
+    }
+
+    /// Reads a part of a chunk, from its byte `from` on, from a pack that is trusted and has not changed since. False, with nothing
+    /// read, if there is none: the whole chunk must be read and checked then.
+    ///
+    /// # Errors
+    /// `MissingChunk`, `Misuse` if the chunk ends before the part, `DamagedChunk` when the pack is cut.
+    pub fn read_part(&self, id: &ChunkId, from: u64, into: &mut [u8]) -> Result<bool> {
+        if self.trusted.is_empty() {
+            return Ok(false);
+        }
+        let at = self.find(id)?;
+        let end = from.checked_add(into.len() as u64);
+        if end.is_none_or(|end| end > u64::from(at.length)) {
+            let what = format!("`{id}` has {} bytes", at.length);
+            let op = "read a part of a chunk";
+            return Err(StoreError::Misuse { op, what });
+        }
+        if !self.trusted.contains(&at.pack.version()?) {
+            return Ok(false);
+        }
+        match read_at(&at, into, at.offset + from, false)? {
+            true => Err(damaged(id, &at, "its pack has been cut")),
+            false => Ok(true),
+        }
+    }
+
+    /// The versions of the files of the packs that hold these chunks, each once, in the order of the packs' names.
+    ///
+    /// # Errors
+    /// `MissingChunk`, or a pack cannot be opened.
+    pub fn pack_versions<'a>(
+        &self,
+        ids: impl IntoIterator<Item = &'a ChunkId>,
+    ) -> Result<Vec<FileVersion>> {
+        let mut packs = BTreeMap::new();
+        for id in ids {
+            let at = self.find(id)?;
+            packs.entry(at.pack.id).or_insert(at.pack);
+        }
+        packs.values().map(|pack| pack.version()).collect()
     }
 
     /// Reads from the copy of the chunk's pack; false if there is none, or it cannot be read.

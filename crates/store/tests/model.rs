@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 
 use fermata_store::image::{self, Image};
 use fermata_store::{ChunkId, GcOptions, Store, StoreError, WriteOptions, gc};
@@ -250,4 +251,39 @@ fn a_reader_sees_what_is_published_later() {
     assert!(reader.length(&ChunkId::of(&bytes)).is_err());
     writer.finish().unwrap();
     assert_eq!(reader.length(&ChunkId::of(&bytes)).unwrap(), 50);
+}
+
+#[test]
+fn parts_of_chunks_come_from_packs_that_are_trusted_and_have_not_changed() {
+    let dir = quick_folder();
+    let store = Store::open(dir.path(), true).unwrap();
+    let all = [content(1, 5000), content(2, 70)];
+    let ids = all.each_ref().map(|it| ChunkId::of(it));
+    for (id, bytes) in ids.iter().zip(&all) {
+        // In a pack of its own each.
+        let writer = store.begin().unwrap();
+        writer.put(id, bytes).unwrap();
+        writer.finish().unwrap();
+    }
+    let mut part = vec![0; 60];
+    let reader = store.reader().unwrap();
+    assert!(!reader.read_part(&ids[0], 7, &mut part).unwrap());
+    assert_eq!(reader.pack_versions(&ids).unwrap().len(), 2);
+    let first = reader.pack_versions(&ids[..1]).unwrap();
+    let reader = reader.trusting(first.clone());
+    assert!(reader.read_part(&ids[0], 7, &mut part).unwrap());
+    assert_eq!(part, all[0][7..67]);
+    assert!(reader.read_part(&ids[0], 4940, &mut part).unwrap());
+    assert_eq!(part, all[0][4940..]);
+    assert!(reader.read_part(&ids[0], 4941, &mut part).is_err());
+    assert!(reader.read_part(&ids[0], u64::MAX, &mut part).is_err());
+    assert!(!reader.read_part(&ids[1], 0, &mut part).unwrap());
+    let pack = reader.pack_of(&ids[0]).unwrap();
+    // Its content stays the same, its times do not, which count in ticks of the clock.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let byte = std::fs::read(&pack).unwrap()[5000];
+    let file = std::fs::File::options().write(true).open(&pack).unwrap();
+    file.write_all_at(&[byte], 5000).unwrap();
+    assert!(!reader.read_part(&ids[0], 7, &mut part).unwrap());
+    assert_ne!(reader.pack_versions(&ids[..1]).unwrap(), first);
 }

@@ -125,6 +125,9 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let mut child = command.spawn()?;
     drop(command);
     tell(&mut reporter, &HelperReport::Init(child.id()));
+    if let Some(pages) = &pages {
+        pages.prepare();
+    }
     let code = status_code(outlive(lifeline, &mut child, pages, &mut reporter, job)?);
     // The folder may be gone already, when the session was removed.
     let _ = fs::write(&job.exit_file, format!("{code}\n"));

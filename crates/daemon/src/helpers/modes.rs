@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::os::unix::process::ExitStatusExt;
 
 use fermata_control::agent::INIT_ARGUMENT;
+use fermata_store::FileVersion;
 use serde::{Deserialize, Serialize};
 
 use crate::open_files::temporary::Temporary;
@@ -70,6 +71,8 @@ pub struct Memory {
     pub store: PathBuf,
     /// Folder with copies of its packs in memory.
     pub copies: Option<PathBuf>,
+    /// Packs in which the image's chunks were found right not long ago.
+    pub known: Vec<FileVersion>,
 }
 
 /// A line on the pipe from `__outer` to the daemon.

@@ -1,5 +1,5 @@
 //! The memory of processes that comes on demand from the store. Whatever is read of a chunk, all of it is checked before the program
-//! sees it.
+//! sees it, unless it was checked not long ago and its pack has not changed since.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -48,9 +48,16 @@ impl Chunks {
             image,
             store,
             copies,
+            known,
         } = &self.memory;
         let table = Image::open(image)?.host_table()?.unwrap_or_default();
         let reader = Store::open(store, false)?.reader()?;
+        let packs = reader.pack_versions(table.records().iter().map(|it| &it.id));
+        // The same packs, as they were: each chunk is then read where it was found right.
+        let reader = match packs.is_ok_and(|packs| packs == *known) {
+            true => reader.trusting(known.iter().copied()),
+            false => reader,
+        };
         let reader = match copies {
             Some(folder) => reader.with_copies(folder),
             None => reader,
@@ -60,6 +67,11 @@ impl Chunks {
 }
 
 impl PageFiles for Chunks {
+    fn prepare(&self) {
+        // What is wrong is told when a file is opened.
+        let _ = self.opened();
+    }
+
     fn open(&self, number: u32) -> io::Result<Arc<dyn PageBytes>> {
         let (reader, table) = self.opened().map_err(io::Error::other)?;
         let all = table.records();
@@ -136,8 +148,11 @@ impl PageBytes for ChunkFile {
 }
 
 impl ChunkFile {
-    /// Reads from a chunk, from its byte `from` on. All of it is read and checked.
+    /// Reads from a chunk, from its byte `from` on. All of it is read and checked, unless its pack is known.
     fn read(&self, record: &ChunkRecord, from: u64, into: &mut [u8]) -> Result<()> {
+        if self.reader.read_part(&record.id, from, into)? {
+            return Ok(());
+        }
         if into.len() == record.length as usize {
             return self.reader.read_verified(&record.id, into);
         }
@@ -211,6 +226,30 @@ mod tests {
                 assert!(bytes == whole[range], "{count} pages from {from}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_known_is_read_in_parts_until_its_pack_changes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (_store, mut file, whole) = stored(folder.path());
+        let ids: Vec<_> = file.table.records().iter().map(|it| it.id).collect();
+        let reader = Arc::into_inner(file.reader).expect("the only one");
+        let known = reader.pack_versions(&ids).expect("versions");
+        let pack = reader.pack_of(&ids[0]).expect("a pack");
+        file.reader = Arc::new(reader.trusting(known));
+        let mut bytes = vec![7; whole.len()];
+        for (page, bytes) in bytes.chunks_mut(PAGE).enumerate() {
+            file.read_at(bytes, (page * PAGE) as u64).expect("read");
+        }
+        assert!(bytes == whole && file.kept.lock().bytes.is_empty());
+        let pack = File::options().append(true).open(pack).expect("opened");
+        // Times count in ticks of the clock.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        pack.set_permissions(pack.metadata().expect("told").permissions())
+            .expect("its properties change");
+        let mut one = vec![0; PAGE];
+        file.read_at(&mut one, PAGE as u64).expect("read");
+        assert!(one == whole[PAGE..2 * PAGE] && !file.kept.lock().bytes.is_empty());
     }
 
     #[test]

@@ -21,7 +21,9 @@ use fermata_hostmem::{PageFile, Settled, page_files};
 use fermata_store::image::{
     BufferId, ChunkRecord, ChunkTable, ChunkTableWriter, Draft, HOST_CHUNKS, Image,
 };
-use fermata_store::{ChunkId, PackWriter, Store, Totals, WriteOptions, is_memory};
+use fermata_store::{
+    ChunkId, ChunkReader, FileVersion, PackWriter, Store, Totals, WriteOptions, is_memory,
+};
 use rustix::fs::FallocateFlags;
 
 use crate::failure::{OrFail as _, Result, fail, from_store};
@@ -224,13 +226,13 @@ fn wanted(image: &Image, table: &ChunkTable, lazy: bool) -> Result<Vec<Wanted>> 
 /// Writes files into `folder`; their paths.
 fn write(files: &[Wanted], store: &Store, folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = || format!("cannot write to `{}`", folder.display());
-    let mut paths = Vec::new();
+    let (reader, mut paths) = (reader_of(store)?, Vec::new());
     for Wanted { file, chunks } in files {
         let path = path_of(folder, file.number);
         let to = File::create_new(&path).or_fail(FailureKind::User, failed)?;
         paths.push(path);
         to.set_len(file.bytes).or_fail(FailureKind::User, failed)?;
-        read_all(chunks, store, &|record, bytes| {
+        read_all(chunks, &reader, &|record, bytes| {
             let written = to.write_all_at(bytes, record.offset);
             written.or_fail(FailureKind::User, failed)
         })?;
@@ -238,12 +240,23 @@ fn write(files: &[Wanted], store: &Store, folder: &Path) -> Result<Vec<PathBuf>>
     Ok(paths)
 }
 
-/// Reads all chunks of an image's host memory, which stay in the page cache then.
+/// Reads and checks all chunks of an image's host memory, which stay in the page cache then. Returns the packs that hold them,
+/// or none if one has changed meanwhile.
 ///
 /// # Errors
 /// One is damaged.
-pub(crate) fn warm(table: &ChunkTable, store: &Store) -> Result<()> {
-    read_all(table.records(), store, &|_, _| Ok(()))
+pub(crate) fn warm(table: &ChunkTable, store: &Store) -> Result<Vec<FileVersion>> {
+    let reader = reader_of(store)?;
+    let versions = || {
+        let ids = table.records().iter().map(|it| &it.id);
+        reader.pack_versions(ids).map_err(|e| from_store(&e))
+    };
+    let before = versions()?;
+    read_all(table.records(), &reader, &|_, _| Ok(()))?;
+    match versions()? == before {
+        true => Ok(before),
+        false => Ok(Vec::new()),
+    }
 }
 
 /// Whether an image has so much host memory that it is brought on demand.
@@ -284,10 +297,9 @@ fn check(table: &ChunkTable, files: &[PageFile]) -> Result<()> {
 /// Reads and checks these chunks, with several threads, and hands them to `take`.
 fn read_all(
     chunks: &[ChunkRecord],
-    store: &Store,
+    reader: &ChunkReader,
     take: &(impl Fn(&ChunkRecord, &[u8]) -> Result<()> + Sync),
 ) -> Result<()> {
-    let reader = store.reader().map_err(|e| from_store(&e))?;
     let read = |number: usize, bytes: &mut Vec<u8>| {
         let record = &chunks[number];
         bytes.resize(record.length as usize, 0);
@@ -322,6 +334,10 @@ fn several<T: Send>(
     let threads = 0..cores().min(THREADS).min(count);
     let all = all_at_once(threads.collect(), what, work)?;
     Ok(all.into_iter().flatten().collect())
+}
+
+fn reader_of(store: &Store) -> Result<ChunkReader> {
+    store.reader().map_err(|e| from_store(&e))
 }
 
 fn path_of(folder: &Path, number: u32) -> PathBuf {

@@ -1,4 +1,5 @@
-//! Remembers large files of images that have been checked, so that the next restore of the image need not read them again.
+//! Remembers large files of images, and packs with the memory of their processes, that have been checked, so that the next restore of
+//! the image need not do that again.
 //!
 //! A file is identified by what the kernel reports: its identity, its length, and when its content and properties last changed.
 //! Every write changes these, except writes through a mapping of a file on a file system in memory. Only the owner and root can
@@ -6,11 +7,9 @@
 //! is valid for an hour.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fermata_store::FileKey;
+use fermata_store::{FileKey, FileVersion};
 use parking_lot::Mutex;
 
 /// How long an entry is used.
@@ -20,67 +19,36 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// Entries that are kept.
 const MOST: usize = 256;
 
-/// What the kernel tells of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version {
-    key: FileKey,
-    length: i64,
-    /// Of its content and of its properties, in seconds and nanoseconds.
-    changed: [(i64, i64); 2],
-}
-
-impl Version {
-    /// That of an open file.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn of(file: &File) -> io::Result<Self> {
-        let stat = rustix::fs::fstat(file)?;
-        Ok(Self {
-            key: FileKey::of(&stat),
-            length: stat.st_size,
-            changed: [
-                (stat.st_mtime, stat.st_mtime_nsec as i64),
-                (stat.st_ctime, stat.st_ctime_nsec as i64),
-            ],
-        })
-    }
-
-    /// Whether it would be another one if the file changed at `now`, since 1970.
-    fn is_settled(&self, now: Duration) -> bool {
-        let (seconds, nanoseconds) = self.changed.into_iter().max().unwrap_or_default();
-        let changed = u64::try_from(seconds)
-            .ok()
-            .zip(u32::try_from(nanoseconds).ok());
-        changed.is_some_and(|(s, ns)| Duration::new(s, ns) + SETTLED <= now)
-    }
-}
-
 #[derive(Debug)]
 struct Entry {
-    version: Version,
+    version: FileVersion,
     blake3: String,
     since: Instant,
 }
 
-/// Files whose hashes are known.
+/// What has been checked.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<HashMap<FileKey, Entry>>);
+pub struct Known {
+    /// Files whose hashes are known.
+    files: Mutex<HashMap<FileKey, Entry>>,
+    /// By the hash of a chunk table: packs in which all chunks that it names were found right, and since when.
+    packs: Mutex<HashMap<String, (Vec<FileVersion>, Instant)>>,
+}
 
 impl Known {
     /// Whether this version was found to have this hash.
-    pub fn has(&self, version: &Version, blake3: &str) -> bool {
-        self.0.lock().get(&version.key).is_some_and(|it| {
+    pub fn has(&self, version: &FileVersion, blake3: &str) -> bool {
+        self.files.lock().get(&version.key).is_some_and(|it| {
             it.version == *version && it.blake3 == blake3 && it.since.elapsed() < USED_FOR
         })
     }
 
     /// The version that was there before it was hashed, and after it, has this hash; `asked` is when it was told, since 1970.
-    pub fn add(&self, version: Version, blake3: &str, asked: Duration) {
-        if !version.is_settled(asked) {
+    pub fn add(&self, version: FileVersion, blake3: &str, asked: Duration) {
+        if !version.is_settled(asked, SETTLED) {
             return;
         }
-        let mut entries = self.0.lock();
+        let mut entries = self.files.lock();
         entries.retain(|_, it| it.since.elapsed() < USED_FOR);
         if entries.len() >= MOST {
             let oldest = entries.iter().min_by_key(|(_, it)| it.since);
@@ -95,6 +63,30 @@ impl Known {
         };
         entries.insert(version.key, entry);
     }
+
+    /// The packs whose chunks of the table with this hash were found right.
+    pub fn packs(&self, table: &str) -> Vec<FileVersion> {
+        let packs = self.packs.lock();
+        let recent = packs.get(table).filter(|it| it.1.elapsed() < USED_FOR);
+        recent.map(|it| it.0.clone()).unwrap_or_default()
+    }
+
+    /// The chunks of the table with this hash were found right while their packs were these before and after; `asked` is when their
+    /// versions were told, since 1970.
+    pub fn add_packs(&self, table: &str, versions: Vec<FileVersion>, asked: Duration) {
+        if !versions.iter().all(|it| it.is_settled(asked, SETTLED)) {
+            return;
+        }
+        let mut packs = self.packs.lock();
+        packs.retain(|_, it| it.1.elapsed() < USED_FOR);
+        if packs.len() >= MOST {
+            let oldest = packs.iter().min_by_key(|(_, it)| it.1);
+            if let Some(oldest) = oldest.map(|(table, _)| table.clone()) {
+                packs.remove(&oldest);
+            }
+        }
+        packs.insert(table.to_owned(), (versions, Instant::now()));
+    }
 }
 
 /// The time since 1970.
@@ -106,6 +98,7 @@ pub fn now() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write as _;
 
     use super::*;
@@ -115,14 +108,14 @@ mod tests {
         let path = std::env::temp_dir().join(format!("fermata-known-{}", std::process::id()));
         let mut file = File::create(&path).expect("made");
         file.write_all(b"before").expect("written");
-        let (known, version) = (Known::default(), Version::of(&file).expect("told"));
+        let (known, version) = (Known::default(), FileVersion::of(&file).expect("told"));
         let later = now() + 2 * SETTLED;
         known.add(version, "hash", later);
         assert!(known.has(&version, "hash") && !known.has(&version, "other"));
         std::thread::sleep(2 * SETTLED);
         file.write_all(b"x").expect("written");
         std::os::unix::fs::FileExt::write_at(&file, b"y", 0).expect("written");
-        assert!(!known.has(&Version::of(&file).expect("told"), "hash"));
+        assert!(!known.has(&FileVersion::of(&file).expect("told"), "hash"));
         std::fs::remove_file(&path).expect("removed");
     }
 
@@ -130,7 +123,7 @@ mod tests {
     fn a_file_that_has_just_changed_is_not_remembered() {
         let path = std::env::temp_dir().join(format!("fermata-fresh-{}", std::process::id()));
         let file = File::create(&path).expect("made");
-        let (known, version) = (Known::default(), Version::of(&file).expect("told"));
+        let (known, version) = (Known::default(), FileVersion::of(&file).expect("told"));
         let [_, (seconds, nanoseconds)] = version.changed;
         let changed = Duration::new(seconds as u64, nanoseconds as u32);
         known.add(version, "hash", changed + SETTLED - Duration::from_nanos(1));
@@ -143,7 +136,7 @@ mod tests {
     #[test]
     fn only_so_many_are_kept() {
         let known = Known::default();
-        let version = |inode| Version {
+        let version = |inode| FileVersion {
             key: FileKey { device: 1, inode },
             length: 0,
             changed: [(1, 0); 2],
@@ -151,7 +144,27 @@ mod tests {
         for inode in 0..2 * MOST as u64 {
             known.add(version(inode), "hash", Duration::from_secs(9));
         }
-        assert_eq!(known.0.lock().len(), MOST);
+        assert_eq!(known.files.lock().len(), MOST);
         assert!(known.has(&version(2 * MOST as u64 - 1), "hash"));
+    }
+
+    #[test]
+    fn packs_are_known_by_table_if_all_had_settled() {
+        let known = Known::default();
+        let pack = |inode, seconds| FileVersion {
+            key: FileKey { device: 1, inode },
+            length: 0,
+            changed: [(seconds, 0); 2],
+        };
+        let asked = Duration::from_secs(9);
+        known.add_packs("table", vec![pack(1, 1), pack(2, 2)], asked);
+        known.add_packs("fresh", vec![pack(1, 1), pack(2, 9)], asked);
+        assert_eq!(known.packs("table"), [pack(1, 1), pack(2, 2)]);
+        assert!(known.packs("fresh").is_empty());
+        for number in 0..2 * MOST {
+            known.add_packs(&number.to_string(), vec![pack(1, 1)], asked);
+        }
+        assert_eq!(known.packs.lock().len(), MOST);
+        assert_eq!(known.packs(&(2 * MOST - 1).to_string()), [pack(1, 1)]);
     }
 }

@@ -20,11 +20,11 @@ use blake3::hazmat::{
 };
 use fermata_control::worker::FailureKind;
 use fermata_store::image::{CHUNKS, FileRecord, Image, PROCESS_FILES, STATE};
-use fermata_store::{StoreError, open_regular};
+use fermata_store::{FileVersion, StoreError, open_regular};
 use parking_lot::Mutex;
 
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
-use crate::images::known::{Known, Version, now};
+use crate::images::known::{Known, now};
 use crate::images::record::{LOG, Place, Record};
 use crate::parallel::cores;
 
@@ -100,7 +100,7 @@ fn check_unless(image: &Image, record: &FileRecord, known: Option<&Known>) -> Re
     };
     let unread = || format!("cannot read `{}`", path.display());
     let asked = now();
-    let before = Version::of(&file).or_fail(FailureKind::Damaged, unread)?;
+    let before = FileVersion::of(&file).or_fail(FailureKind::Damaged, unread)?;
     if known.is_some_and(|it| it.has(&before, &record.blake3)) {
         return Ok(());
     }
@@ -108,7 +108,7 @@ fn check_unless(image: &Image, record: &FileRecord, known: Option<&Known>) -> Re
     if hash != record.blake3 {
         return damaged("its hash is not the one in the manifest");
     }
-    let after = Version::of(&file).or_fail(FailureKind::Damaged, unread)?;
+    let after = FileVersion::of(&file).or_fail(FailureKind::Damaged, unread)?;
     if let Some(known) = known.filter(|_| before == after) {
         known.add(before, &record.blake3, asked);
     }

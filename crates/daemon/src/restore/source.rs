@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
-use fermata_store::image::{CHUNKS, ChunkTable, Held, Image, STATE, check_name};
+use fermata_store::image::{CHUNKS, ChunkTable, HOST_CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, Store, moments};
 use parking_lot::Mutex;
 
@@ -25,6 +25,7 @@ use crate::gpu::visible::{check_first, variables_of_process};
 use crate::helpers::modes::Memory;
 use crate::helpers::namespace::{self, HostImage, Namespace};
 use crate::host::stored::{self, PagesForCriu};
+use crate::images::known::now;
 use crate::images::record::{self, Place, Record};
 use crate::open_files::folders::Made;
 use crate::open_files::input;
@@ -328,7 +329,11 @@ impl Source {
         }
         self.late.check(&self.image, &self.daemon.known)?;
         if let Some((table, store)) = self.host_memory()? {
-            stored::warm(&table, &store)?;
+            let asked = now();
+            let packs = stored::warm(&table, &store)?;
+            self.daemon
+                .known
+                .add_packs(&self.table_hash(), packs, asked);
         }
         Ok(match &self.driver {
             Some(_) => self.daemon.pool.await_ready(self.image.dir()),
@@ -469,6 +474,12 @@ impl Source {
         Ok(Some(made))
     }
 
+    /// The hash of the table of the processes' memory.
+    fn table_hash(&self) -> String {
+        let record = self.image.manifest().file(HOST_CHUNKS);
+        record.map(|it| it.blake3.clone()).unwrap_or_default()
+    }
+
     /// Where memory is that comes on demand, if it is in the store.
     fn memory(&self) -> Memory {
         let cache = self.daemon.cache.as_ref();
@@ -476,6 +487,7 @@ impl Source {
             image: self.image.dir().to_owned(),
             store: self.store.clone(),
             copies: cache.map(|it| it.folder().to_owned()),
+            known: self.daemon.known.packs(&self.table_hash()),
         }
     }
 

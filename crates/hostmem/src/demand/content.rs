@@ -18,6 +18,9 @@ pub trait PageBytes: Debug + Send + Sync {
 
 /// The files with pages of an image, by the NUMBER of `pages-NUMBER.img`.
 pub trait PageFiles: Debug + Send + Sync {
+    /// Does ahead what [`Self::open`] would do first otherwise, while there is nothing else to do.
+    fn prepare(&self) {}
+
     /// One of them.
     ///
     /// # Errors

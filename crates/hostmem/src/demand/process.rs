@@ -199,6 +199,45 @@ impl Process {
         self.put(run, buffer)
     }
 
+    /// Whether there are pages to be brought by [`Self::begin`].
+    pub fn has_first(&self) -> bool {
+        !self.first.is_empty()
+    }
+
+    /// Brings some pages of the working set while CRIU still restores the process. `Later`: mappings are not there yet.
+    ///
+    /// # Errors
+    /// `Pages`.
+    pub fn begin(&mut self, buffer: &mut [u8]) -> Result<Outcome> {
+        let Some(range) = self.first.pop_front() else {
+            return Ok(Outcome::Done);
+        };
+        let Some(run) = self.missing.within(&range, AHEAD_SHORT) else {
+            return Ok(Outcome::Done);
+        };
+        let content = &mut buffer[..(run.range.end - run.range.start) as usize];
+        self.read(&run, content)?;
+        let answer = sys::copy(&self.uffd, run.range.start, content);
+        match answer.map_err(Error::pages("have the kernel take pages", self.pid))? {
+            Answer::Done(done) => {
+                self.missing.remove(run.range.start..run.range.start + done);
+                // What of it is left, if anything.
+                self.first.push_front(range);
+                Ok(Outcome::Done)
+            }
+            // Others may be there. Whatever it is, it comes again when the process runs.
+            _ => {
+                self.first.push_back(range);
+                Ok(Outcome::Later)
+            }
+        }
+    }
+
+    fn read(&self, run: &Run, content: &mut [u8]) -> Result<()> {
+        let read = self.content.read_at(content, run.offset);
+        read.map_err(Error::pages("read the image's pages", self.pid))
+    }
+
     fn child(&self, uffd: OwnedFd) -> Self {
         Self {
             pid: self.pid,
@@ -235,8 +274,7 @@ impl Process {
     fn put(&mut self, run: Run, buffer: &mut [u8]) -> Result<Outcome> {
         let start = run.range.start;
         let content = &mut buffer[..(run.range.end - start) as usize];
-        let read = self.content.read_at(content, run.offset);
-        read.map_err(Error::pages("read the image's pages", self.pid))?;
+        self.read(&run, content)?;
         let mut bytes = content.len() as u64;
         let mut refused = false;
         loop {

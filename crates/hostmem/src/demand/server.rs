@@ -106,6 +106,11 @@ impl Server {
         })
     }
 
+    /// For the time until CRIU connects: makes ready what the pages' content comes from.
+    pub fn prepare(&self) {
+        self.files.prepare();
+    }
+
     /// How long the processes have run, and how many page faults they had meanwhile for which they waited.
     pub fn waits(&self) -> (Duration, u64) {
         let time = self.restored.map(|it| it.elapsed());
@@ -146,10 +151,23 @@ impl Server {
         }
         self.remove(gone);
         self.processes.extend(made);
-        if self.restored.is_some() {
-            self.ahead()?;
+        match self.restored {
+            Some(_) => self.ahead()?,
+            None => self.before()?,
         }
         Ok(Turn::Worked)
+    }
+
+    /// Brings pages of the working set, while CRIU restores the processes.
+    fn before(&mut self) -> Result<()> {
+        let has_first = |it: &Process| it.has_first();
+        self.refused = false;
+        if self.processes.iter().any(has_first) {
+            self.turn = (self.turn + 1) % self.processes.len();
+            let begun = self.processes[self.turn].begin(&mut self.buffer)?;
+            self.refused = begun == Outcome::Later;
+        }
+        Ok(())
     }
 
     /// Brings pages that are not waited for, or ends the work if there are none.
@@ -213,10 +231,14 @@ impl Server {
         if self.refused || self.processes.iter().any(Process::is_waited_for) {
             return wait(SOON);
         }
-        match self.restored.is_some() && !self.asked {
-            true => wait(0),
-            false => None,
-        }
+        let works = match self.restored {
+            Some(_) => !self.asked,
+            None => self.processes.iter().any(Process::has_first),
+        };
+        works.then(|| Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        })
     }
 
     fn remove(&mut self, mut gone: Vec<usize>) {

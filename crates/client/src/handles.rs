@@ -55,7 +55,12 @@ opaque! {
 
 /// A handle never used before in this session.
 pub fn fresh<H: Raw>() -> H {
-    H::from_raw(NEXT.fetch_add(16, Ordering::Relaxed))
+    H::from_raw(number())
+}
+
+/// A number that no handle of this session has.
+pub fn number() -> u64 {
+    NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
 /// A handle as the pointer type the driver API gives it.

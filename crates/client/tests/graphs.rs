@@ -26,6 +26,27 @@ unsafe extern "C" {
         count: usize,
         child: CUgraph,
     ) -> CUresult;
+    fn cuGraphAddEmptyNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+    ) -> CUresult;
+    fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> CUresult;
+    fn cuGraphConditionalHandleCreate(
+        handle: *mut CUgraphConditionalHandle,
+        graph: CUgraph,
+        context: CUcontext,
+        default: c_uint,
+        flags: c_uint,
+    ) -> CUresult;
     fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph) -> CUresult;
     fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) -> CUresult;
     fn cuGraphDestroy(graph: CUgraph) -> CUresult;
@@ -44,6 +65,12 @@ unsafe extern "C" {
     ) -> CUresult;
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;
     fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CUresult;
+    fn cuGraphInstantiateWithParams(
+        exec: *mut CUgraphExec,
+        graph: CUgraph,
+        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> CUresult;
+    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) -> CUresult;
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult;
     fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, copy: *mut CUDA_MEMCPY3D) -> CUresult;
     fn cuGraphRetainUserObject(
@@ -66,6 +93,14 @@ unsafe extern "C" {
     ) -> CUresult;
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
+    fn cuStreamBeginCaptureToGraph(
+        stream: CUstream,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        mode: CUstreamCaptureMode,
+    ) -> CUresult;
     fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
     fn cuStreamGetCaptureInfo_v2(
@@ -417,4 +452,147 @@ fn lists() {
 #[test]
 fn dependencies_of_a_capture_come_with_their_edges() {
     assert!(Stage::start("lists").finish());
+}
+
+/// Adds a conditional node that a handle decides; its bodies.
+fn add_conditional(
+    graph: CUgraph,
+    handle: u64,
+    (type_, size): (c_uint, c_uint),
+) -> Result<(CUgraphNode, Vec<CUgraph>), CUresult> {
+    let mut params = CUgraphNodeParams {
+        type_: CU_GRAPH_NODE_TYPE_CONDITIONAL,
+        ..Default::default()
+    };
+    params.__bindgen_anon_1.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+        handle,
+        type_,
+        size,
+        ..Default::default()
+    };
+    let (mut node, none) = (null_mut(), std::ptr::null());
+    // SAFETY: the pointers are to live variables.
+    let code =
+        unsafe { cuGraphAddNode_v2(&mut node, graph, none, std::ptr::null(), 0, &mut params) };
+    if code != CUDA_SUCCESS {
+        return Err(code);
+    }
+    // SAFETY: the node was added, so the array has `size` graphs.
+    let bodies = unsafe {
+        let first = params.__bindgen_anon_1.conditional.phGraph_out;
+        std::slice::from_raw_parts(first, size as usize)
+    };
+    Ok((node, bodies.to_vec()))
+}
+
+fn nodes_of(graph: CUgraph) -> Result<usize, CUresult> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a live variable.
+    match unsafe { cuGraphGetNodes(graph, null_mut(), &mut count) } {
+        CUDA_SUCCESS => Ok(count),
+        code => Err(code),
+    }
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn decides() {
+    let context = context();
+    let (stream, graph, outer) = (new_stream(), new_graph(), new_graph());
+    let (mut handle, mut inner, mut node) = (0, 0, null_mut());
+    let default = CU_GRAPH_COND_ASSIGN_DEFAULT;
+    ok!(cuGraphConditionalHandleCreate(
+        &mut handle,
+        graph,
+        context,
+        1,
+        default
+    ));
+    let mut wrong = 0;
+    // SAFETY: the pointer is to a live variable.
+    let refused = unsafe { cuGraphConditionalHandleCreate(&mut wrong, graph, context, 1, 2) };
+    assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
+    let result = |graph| {
+        let (mut exec, mut params) = (null_mut(), CUDA_GRAPH_INSTANTIATE_PARAMS::default());
+        // SAFETY: the pointers are to live variables.
+        let code = unsafe { cuGraphInstantiateWithParams(&mut exec, graph, &mut params) };
+        (code, params.result_out)
+    };
+    let unused = CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+    assert_eq!(result(graph), (CUDA_ERROR_INVALID_VALUE, unused));
+
+    let either = (CU_GRAPH_COND_TYPE_IF, 2);
+    assert!(add_conditional(outer, handle, either).is_err());
+    assert!(add_conditional(graph, handle, (CU_GRAPH_COND_TYPE_IF, 3)).is_err());
+    let (decided, bodies) = add_conditional(graph, handle, either).unwrap();
+    assert!(add_conditional(graph, handle, either).is_err());
+    let mut kind = 0;
+    ok!(cuGraphNodeGetType(decided, &mut kind));
+    assert_eq!(kind, CU_GRAPH_NODE_TYPE_CONDITIONAL);
+
+    // One body is filled by calls, with a node of its own kind in it; the other one by a capture.
+    let none = std::ptr::null();
+    ok!(cuGraphAddEmptyNode(&mut node, bodies[0], none, 0));
+    ok!(cuGraphConditionalHandleCreate(
+        &mut inner,
+        bodies[0],
+        null_mut(),
+        0,
+        0
+    ));
+    let (_, turns) = add_conditional(bodies[0], inner, (CU_GRAPH_COND_TYPE_WHILE, 1)).unwrap();
+    ok!(cuGraphAddEmptyNode(&mut node, turns[0], none, 0));
+    let (mode, mut address, mut ended) = (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 0, null_mut());
+    ok!(cuMemAlloc_v2(&mut address, 64));
+    ok!(cuStreamBeginCaptureToGraph(
+        stream,
+        bodies[1],
+        none,
+        std::ptr::null(),
+        0,
+        mode
+    ));
+    ok!(cuMemcpyAsync(address + 32, address, 32, stream));
+    ok!(cuStreamEndCapture(stream, &mut ended));
+    assert_eq!(ended, bodies[1]);
+    let counts = [graph, bodies[0], bodies[1], turns[0]].map(nodes_of);
+    assert_eq!(counts, [Ok(1), Ok(2), Ok(1), Ok(1)]);
+
+    let mut copy = null_mut();
+    // SAFETY: the pointers are to live variables.
+    let refused = unsafe {
+        [
+            cuGraphClone(&mut copy, graph),
+            cuGraphAddChildGraphNode(&mut node, outer, none, 0, graph),
+        ]
+    };
+    assert_eq!(refused, [CUDA_ERROR_NOT_SUPPORTED; 2]);
+    let exec = instantiate(graph);
+    assert_eq!(result(graph).0, CUDA_ERROR_INVALID_VALUE);
+    ok!(cuGraphLaunch(exec, stream));
+    ok!(cuStreamSynchronize(stream));
+    ok!(cuGraphExecDestroy(exec));
+    // No capture into a body may hold a host function, which only shows when the graph is made executable.
+    ok!(cuStreamBeginCaptureToGraph(
+        stream,
+        turns[0],
+        none,
+        std::ptr::null(),
+        0,
+        mode
+    ));
+    ok!(cuLaunchHostFunc(stream, Some(pass), null_mut()));
+    ok!(cuStreamEndCapture(stream, &mut ended));
+    assert_eq!(result(graph).0, CUDA_ERROR_INVALID_VALUE);
+
+    ok!(cuGraphDestroyNode(decided));
+    assert!(nodes_of(bodies[0]).is_err() && nodes_of(turns[0]).is_err());
+    assert_eq!(result(graph), (CUDA_ERROR_INVALID_VALUE, unused));
+    ok!(cuGraphDestroy(graph));
+    assert!(add_conditional(outer, handle, either).is_err());
+}
+
+#[test]
+fn bodies_of_conditional_nodes_belong_to_their_nodes() {
+    assert!(Stage::start("decides").finish());
 }

@@ -16,7 +16,7 @@
 //! | `address_space`, `layout`, `ranges`, `reusable_pages`, `block`, `memory` | device memory and its addresses |
 //! | `transfer`, `pinned`, `window`, `host`, `copy`, `words` | host memory that devices reach, and copies |
 //! | `hash/` | hashes of device memory |
-//! | `context`, `stream`, `module`, `linker`, `launch`, `graph`, `arrays`, `textures`, `references`, `tensor` | calls by kind of object |
+//! | `context`, `stream`, `module`, `linker`, `launch`, `graph`, `conditional`, `arrays`, `textures`, `references`, `tensor` | calls by kind of object |
 //! | `devices`, `capability`, `occupancy`, `places` | what a device is |
 //! | `processes` | the driver's own checkpoint of another process |
 
@@ -25,6 +25,7 @@ mod arrays;
 mod background;
 mod block;
 mod capability;
+mod conditional;
 mod context;
 mod copy;
 mod devices;

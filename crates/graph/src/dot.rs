@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{Graph, NodeKind};
+use crate::{ConditionalKind, Graph, NodeKind};
 
 /// The graph in the DOT language; with `verbose`, nodes show their parameters.
 pub fn print(graph: &Graph, verbose: bool) -> String {
@@ -21,9 +21,13 @@ fn body(graph: &Graph, prefix: &str, verbose: bool, text: &mut String) {
         }
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  \"{name}\" [shape=\"box\" label=\"{label}\"];");
-        if let NodeKind::ChildGraph(child) = &node.kind {
+        for (index, inside) in node.kind.graphs().iter().enumerate() {
+            let name = match &node.kind {
+                NodeKind::Conditional(_) => format!("{name}_{index}"),
+                _ => name.clone(),
+            };
             let _ = writeln!(text, "  subgraph \"cluster_{name}\" {{");
-            body(child, &name, verbose, text);
+            body(inside, &name, verbose, text);
             text.push_str("  }\n");
         }
     }
@@ -59,6 +63,16 @@ fn details(kind: &NodeKind) -> String {
         NodeKind::EventRecord(event) | NodeKind::EventWait(event) => format!("\\nevent {event:#x}"),
         NodeKind::MemAlloc(node) => format!("\\n{} bytes at {:#x}", node.bytes, node.address),
         NodeKind::MemFree(address) => format!("\\n{address:#x}"),
+        NodeKind::Conditional(node) => {
+            let kind = match node.kind {
+                ConditionalKind::If => "if",
+                ConditionalKind::While => "while",
+                ConditionalKind::Switch => "switch",
+            };
+            let default = node.default.map(|it| format!(", at first {it}"));
+            let default = default.unwrap_or_default();
+            format!("\\n{kind} {:#x}{default}", node.condition.0)
+        }
         NodeKind::Host(_) | NodeKind::ChildGraph(_) | NodeKind::Empty | NodeKind::BatchMemOp(_) => {
             String::new()
         }

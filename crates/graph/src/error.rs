@@ -30,6 +30,17 @@ pub enum GraphError {
         /// What the parameters are for.
         expected: &'static str,
     },
+    /// A node in a body of a conditional node that may not be there.
+    #[error("node {} is a {found} node, which a body of a conditional node cannot have", node.0)]
+    NotInBody {
+        /// The node, in its body.
+        node: NodeId,
+        /// What it is.
+        found: &'static str,
+    },
+    /// Two conditional nodes have the same condition.
+    #[error("two conditional nodes have the same handle")]
+    SharedCondition,
     /// A memory node where it may not be: its graph was cloned, embedded or has such a node already.
     #[error("graphs with memory nodes cannot be {0}")]
     MemoryNode(&'static str),

@@ -233,10 +233,9 @@ impl Graph {
 
     /// Whether it or a graph within it allocates or frees memory.
     pub fn has_memory_nodes(&self) -> bool {
-        self.nodes.values().any(|node| match &node.kind {
-            NodeKind::ChildGraph(child) => child.has_memory_nodes(),
-            kind => kind.is_memory(),
-        })
+        let within = |kind: &NodeKind| kind.graphs().iter().any(Self::has_memory_nodes);
+        let mut kinds = self.nodes.values().map(|node| &node.kind);
+        kinds.any(|kind| kind.is_memory() || within(kind))
     }
 
     /// Visits the nodes that allocate or free memory, in it and in all graphs within it.
@@ -249,10 +248,11 @@ impl Graph {
     /// Visits the kernel launches in it and in all graphs within it.
     pub fn kernels<'g>(&'g self, visit: &mut dyn FnMut(&'g KernelNode)) {
         for node in self.nodes.values() {
-            match &node.kind {
-                NodeKind::Kernel(kernel) => visit(kernel),
-                NodeKind::ChildGraph(child) => child.kernels(visit),
-                _ => {}
+            if let NodeKind::Kernel(kernel) = &node.kind {
+                visit(kernel);
+            }
+            for inside in node.kind.graphs() {
+                inside.kernels(visit);
             }
         }
     }
@@ -263,22 +263,30 @@ impl Graph {
             match &node.kind {
                 NodeKind::EventRecord(event) => visit(*event, true),
                 NodeKind::EventWait(event) => visit(*event, false),
-                NodeKind::ChildGraph(child) => child.events(visit),
                 _ => {}
+            }
+            for inside in node.kind.graphs() {
+                inside.events(visit);
             }
         }
     }
 
-    /// The graph inside this one reached through these child-graph nodes.
+    /// The graph inside this one reached through these nodes: child-graph nodes, and conditional nodes, each of which is
+    /// followed by the number of a body.
     ///
     /// # Errors
-    /// A node of the path is unknown or not a child graph.
+    /// A node of the path is unknown or has no graphs, or a body does not exist.
     pub fn inner(&self, path: &[NodeId]) -> Result<&Graph, GraphError> {
         let Some((first, rest)) = path.split_first() else {
             return Ok(self);
         };
         match &self.node(*first)?.kind {
             NodeKind::ChildGraph(child) => child.inner(rest),
+            kind @ NodeKind::Conditional(node) => {
+                let (number, rest) = rest.split_first().ok_or(not_a_child(*first, kind))?;
+                let body = node.body(*number).ok_or(GraphError::UnknownNode(*number))?;
+                body.inner(rest)
+            }
             kind => Err(not_a_child(*first, kind)),
         }
     }
@@ -293,6 +301,12 @@ impl Graph {
         };
         match self.kind_mut(*first)? {
             NodeKind::ChildGraph(child) => child.inner_mut(rest),
+            NodeKind::Conditional(node) => {
+                let number = rest.first().copied().unwrap_or(NodeId(u64::MAX));
+                let body = node.body_mut(number);
+                let body = body.ok_or(GraphError::UnknownNode(number))?;
+                body.inner_mut(rest.get(1..).unwrap_or_default())
+            }
             kind => Err(not_a_child(*first, kind)),
         }
     }

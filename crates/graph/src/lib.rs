@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod condition;
+mod conditional;
 pub mod copy;
 pub mod dot;
 mod error;
@@ -15,8 +17,9 @@ pub mod node;
 pub mod update;
 
 pub use capture::{CaptureError, CaptureMode, CaptureStatus, Captures, StreamKey, Waited};
+pub use condition::{Condition, ConditionalKind};
 pub use copy::{Copy, CopyEnd, Place};
 pub use error::GraphError;
 pub use held::Held;
-pub use model::{Edge, EdgeData, Graph, Node, NodeId, NodeKind};
+pub use model::{Conditional, Edge, EdgeData, Graph, Node, NodeId, NodeKind};
 pub use node::{HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemOp, MemOpKind, MemsetNode};

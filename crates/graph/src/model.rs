@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::EventId;
+use fermata_abi::op::{ContextId, EventId};
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
+use crate::condition::{Condition, ConditionalKind};
 use crate::copy::Copy;
 use crate::node::{HostCall, KernelNode, MemAllocNode, MemOp, MemsetNode};
 
@@ -52,6 +53,21 @@ pub struct Graph {
     pub(super) next: u64,
 }
 
+/// A conditional node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conditional {
+    /// Its condition, which no other node has.
+    pub condition: Condition,
+    /// The condition's value at the beginning of a launch, if it is given one then.
+    pub default: Option<u32>,
+    /// The context that it and all in its bodies belong to.
+    pub context: ContextId,
+    /// How the value decides.
+    pub kind: ConditionalKind,
+    /// Its graphs.
+    pub bodies: Vec<Graph>,
+}
+
 /// What a node does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeKind {
@@ -77,6 +93,8 @@ pub enum NodeKind {
     MemFree(u64),
     /// Waits and writes of words, in order.
     BatchMemOp(Vec<MemOp>),
+    /// Run graphs by a value that kernels set.
+    Conditional(Box<Conditional>),
 }
 
 impl NodeKind {
@@ -94,6 +112,7 @@ impl NodeKind {
             Self::MemAlloc(_) => "memory allocation",
             Self::MemFree(_) => "memory free",
             Self::BatchMemOp(_) => "batch memory operation",
+            Self::Conditional(_) => "conditional",
         }
     }
 
@@ -111,6 +130,7 @@ impl NodeKind {
             Self::MemAlloc(_) => cu::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::MemFree(_) => cu::CU_GRAPH_NODE_TYPE_MEM_FREE,
             Self::BatchMemOp(_) => cu::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Conditional(_) => cu::CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 
@@ -119,12 +139,13 @@ impl NodeKind {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// Visits itself, or those of a graph in it, if they allocate or free memory.
+    /// Visits itself, or those of the graphs in it, if they allocate or free memory.
     pub fn memory_nodes<'n>(&'n self, visit: &mut dyn FnMut(&'n Self)) {
-        match self {
-            Self::ChildGraph(child) => child.memory_nodes(visit),
-            kind if kind.is_memory() => visit(kind),
-            _ => {}
+        if self.is_memory() {
+            visit(self);
+        }
+        for inside in self.graphs() {
+            inside.memory_nodes(visit);
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
-use crate::{Copy, Graph, GraphError, KernelNode, MemsetNode, NodeId, NodeKind};
+use crate::{Conditional, Copy, Graph, GraphError, KernelNode, MemsetNode, NodeId, NodeKind};
 
 /// Why an executable graph cannot be updated, and at which node of the new graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -102,12 +102,19 @@ pub fn same_way(path: &[NodeId], from: &Graph, to: &Graph) -> Option<Vec<NodeId>
     };
     let at = from.nodes().position(|(id, _)| id == *first)?;
     let (id, node) = to.nodes().nth(at)?;
-    let (NodeKind::ChildGraph(from), NodeKind::ChildGraph(to)) =
-        (&from.node(*first).ok()?.kind, &node.kind)
-    else {
-        return None;
+    let (mut way, from, to, rest) = match (&from.node(*first).ok()?.kind, &node.kind) {
+        (NodeKind::ChildGraph(from), NodeKind::ChildGraph(to)) => (vec![id], &**from, &**to, rest),
+        (NodeKind::Conditional(from), NodeKind::Conditional(to)) => {
+            let (number, rest) = rest.split_first()?;
+            (
+                vec![id, *number],
+                from.body(*number)?,
+                to.body(*number)?,
+                rest,
+            )
+        }
+        _ => return None,
     };
-    let mut way = vec![id];
     way.extend(same_way(rest, from, to)?);
     Some(way)
 }
@@ -125,6 +132,7 @@ pub fn replaced(before: &NodeKind, after: &NodeKind) -> Result<NodeKind, Reason>
             let child = updated(a, b).map_err(|error| error.reason)?;
             return Ok(NodeKind::ChildGraph(Box::new(child)));
         }
+        (NodeKind::Conditional(a), NodeKind::Conditional(b)) => return conditional(a, b),
         (NodeKind::MemAlloc(_) | NodeKind::MemFree(_), _) if before.same_kind(after) => {
             return if before == after {
                 Ok(after.clone())
@@ -273,6 +281,20 @@ fn differ_in_kernels(
             .all(|((a, old), (b, new))| {
                 (a, &old.dependencies) == (b, &new.dependencies) && same(a, &old.kind, &new.kind)
             })
+}
+
+/// Parameters of a conditional node must stay. What is in its bodies may change as elsewhere; the condition is that of the
+/// other graph, whose kernels set it.
+fn conditional(before: &Conditional, after: &Conditional) -> Result<NodeKind, Reason> {
+    if !before.is_alike(after) {
+        return Err(Reason::Parameters);
+    }
+    let bodies = before.bodies.iter().zip(&after.bodies);
+    let bodies = bodies.map(|(a, b)| updated(a, b).map_err(|error| error.reason));
+    Ok(NodeKind::Conditional(Box::new(Conditional {
+        bodies: bodies.collect::<Result<_, _>>()?,
+        ..after.clone()
+    })))
 }
 
 /// A kernel node may get another function of its context.

@@ -52,6 +52,8 @@ pub enum Tag {
     Mipmap = 0x51,
     /// `CUasyncCallbackHandle`
     Notification = 0x52,
+    /// `CUgraphConditionalHandle`
+    Condition = 0x53,
 }
 
 /// A fresh handle of a kind.

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::thread::ThreadId;
 
 use fermata_abi::sys::driver as cu;
-use fermata_graph::{HostCall, MemOp, MemsetNode};
+use fermata_graph::{ConditionalKind, HostCall, MemOp, MemsetNode};
 use parking_lot::{Condvar, Mutex};
 
 use crate::copy::Plan;
 use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
-use crate::graph::{HeldObjects, Root};
+use crate::graph::{Condition, HeldObjects, Root};
 use crate::mark::Mark;
 use crate::opened::Whole;
 
@@ -169,8 +169,21 @@ pub enum Work {
     Unmap(Whole),
     /// Run a graph.
     Graph(Arc<Run>),
+    /// Run parts of a graph by a condition.
+    Conditional(Branches),
     /// Nothing.
     Nothing,
+}
+
+/// The bodies of a conditional node.
+#[derive(Debug)]
+pub struct Branches {
+    /// What decides.
+    pub condition: Arc<Condition>,
+    /// How.
+    pub kind: ConditionalKind,
+    /// The work of each body, in order.
+    pub bodies: Vec<Vec<Work>>,
 }
 
 /// A checked launch.
@@ -265,5 +278,7 @@ pub struct Run {
     pub(crate) _root: Arc<Root>,
     /// What the executable graph held when it was launched.
     pub(crate) users: Arc<HeldObjects>,
+    /// Its conditions, which are given their values when it begins.
+    pub(crate) conditions: Vec<Arc<Condition>>,
     pub(crate) steps: Vec<Work>,
 }

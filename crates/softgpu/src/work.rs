@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
-use fermata_graph::{HostCall, MemOp, MemOpKind, MemsetNode, NodeKind};
+use fermata_graph::{ConditionalKind, HostCall, MemOp, MemOpKind, MemsetNode, NodeKind};
 
 use crate::copy::Plan;
 use crate::driver::{self, Driver};
@@ -18,12 +18,12 @@ use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::event::Event;
 use crate::exec::texture::Texture;
 use crate::exec::{Fault, Host, Launch, Reach};
-use crate::graph::HeldObjects;
+use crate::graph::{Condition, HeldObjects};
 use crate::launch;
 use crate::log;
 use crate::memory::{Kind, Protection, Range};
 use crate::objects::Context;
-pub use crate::objects::{Callback, KernelWork, Work};
+pub use crate::objects::{Branches, Callback, KernelWork, Work};
 use crate::settings::MULTIPROCESSORS;
 
 /// The interval at which a wait for a value in memory checks it.
@@ -59,7 +59,7 @@ impl Work {
                 .mark()
                 .map_or(Self::Nothing, Self::Wait),
             NodeKind::BatchMemOp(ops) => Self::MemOps(check_mem_ops(driver, ops)?),
-            NodeKind::ChildGraph(_) => return Err(INVALID_VALUE),
+            NodeKind::ChildGraph(_) | NodeKind::Conditional(_) => return Err(INVALID_VALUE),
         })
     }
 
@@ -120,6 +120,7 @@ impl Work {
                 .iter()
                 .try_for_each(|op| run_mem_op(driver, context, op)),
             Self::Graph(run) => run.execute(context),
+            Self::Conditional(branches) => branches.run(context),
             Self::Nothing => Ok(()),
         }
     }
@@ -220,6 +221,22 @@ fn wait_is_over(op: &MemOp, found: u64) -> bool {
     }
 }
 
+impl Branches {
+    /// Runs the body that the condition chooses; that of a loop as long as it does.
+    fn run(&self, context: &Arc<Context>) -> Result {
+        while let Some(index) = self.kind.chosen(self.condition.value(), self.bodies.len()) {
+            for step in self.bodies.get(index).into_iter().flatten() {
+                step.run(context)?;
+            }
+            context.check()?;
+            if self.kind != ConditionalKind::While || context.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl KernelWork {
     /// Runs the kernel in its own context: a graph may hold kernels of several.
     fn run(&self) -> Result {
@@ -304,6 +321,11 @@ impl Host for Surroundings {
             return view.levels.get(level as usize).cloned();
         }
         driver.references().texture(handle, level)
+    }
+
+    fn set_condition(&self, handle: u64, value: u32) -> bool {
+        let found = Condition::resolve(handle).filter(|it| it.context == self.0.handle);
+        found.map(|it| it.set(value)).is_some()
     }
 
     fn print(&self, bytes: &[u8]) {

@@ -10,6 +10,7 @@ use super::user_object::copied;
 use crate::args::{In, Name, Out};
 use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
+use crate::object::context::current;
 use crate::object::graphs::{State, refused};
 use crate::object::session::session;
 use crate::result::Result;
@@ -33,6 +34,9 @@ driver_api! {
         let session = session()?;
         let mut graphs = session.graphs.lock();
         let copy = graphs.graph(of(graph))?.clone();
+        if copy.has_conditionals() {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
         let held = copied(session, &graphs, of(graph))?;
         let copy = graphs.create(copy);
         *graphs.held_mut(copy)?.0 = held;
@@ -161,6 +165,25 @@ driver_api! {
         let mut graphs = session()?.graphs.lock();
         let edges = edges(&graphs, graph, from, to, data, count)?;
         graphs.graph_mut(of(graph))?.remove_edges(&edges).map_err(refused)
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        handle: Out<sys::CUgraphConditionalHandle>,
+        graph: sys::CUgraph,
+        context: sys::CUcontext,
+        default: c_uint,
+        flags: c_uint,
+    ) {
+        if handle.is_null() || flags & !sys::CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let session = session()?;
+        let context = match context.is_null() {
+            true => current()?,
+            false => session.contexts.get(context)?,
+        };
+        let default = (flags != 0).then_some(default);
+        handle.set(session.graphs.lock().add_condition(of(graph), context.handle, default)?.0)
     }
 
     fn cuGraphDebugDotPrint(graph: sys::CUgraph, path: Name, flags: c_uint) {

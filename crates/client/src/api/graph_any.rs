@@ -3,7 +3,7 @@
 use core::ffi::{c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
-use fermata_graph::{HostCall, MemOp, MemOpKind, NodeKind};
+use fermata_graph::{Condition, ConditionalKind, HostCall, MemOp, MemOpKind, NodeKind};
 
 use super::graph_exec::adopt_child;
 use super::graph_node::{add, add_child, add_with, alloc_node, child_of};
@@ -99,12 +99,41 @@ fn add_any(
     if let Some(child) = child_in(&given) {
         return add_child(graph, after, edges, child);
     }
+    if given.type_ == sys::CU_GRAPH_NODE_TYPE_CONDITIONAL {
+        return add_conditional(graph, after, edges, params);
+    }
     let kind = kind_of(&given)?;
     if let NodeKind::MemAlloc(alloc) = &kind {
         let address = alloc.address;
         params.update(|it| it.__bindgen_anon_1.alloc.dptr = address)?;
     }
     add_with(graph, after, edges, kind)
+}
+
+/// Adds a conditional node and tells the program where its bodies are.
+fn add_conditional(
+    graph: sys::CUgraph,
+    after: &[sys::CUgraphNode],
+    edges: &[sys::CUgraphEdgeData],
+    params: Out<sys::CUgraphNodeParams>,
+) -> Result<sys::CUgraphNode> {
+    // SAFETY: the field is of this kind of node; of numbers and pointers every bit pattern is one.
+    let given = unsafe { params.get()?.__bindgen_anon_1.conditional };
+    let kind = ConditionalKind::of_cuda(given.type_);
+    let kind = (kind.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?, given.size);
+    let session = session()?;
+    let context = match given.ctx.is_null() {
+        true => None,
+        false => Some(session.contexts.get(given.ctx)?.handle),
+    };
+    let condition = Condition(given.handle);
+    let graphs = session.graphs.lock();
+    let node = graphs.conditional(of(graph), condition, kind, context)?;
+    drop(graphs);
+    let node = add_with(graph, after, edges, node)?;
+    let bodies = session.graphs.lock().bodies(of(node))?;
+    params.update(|it| it.__bindgen_anon_1.conditional.phGraph_out = bodies)?;
+    Ok(node)
 }
 
 /// The graph that a node of these parameters runs, if it is a child-graph node.

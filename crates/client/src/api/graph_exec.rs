@@ -57,6 +57,9 @@ driver_api! {
         let flags = params.get()?.flags;
         let made = instantiate(graph, flags);
         let result = match made {
+            _ if session()?.graphs.lock().has_unused_condition(of(graph))? => {
+                sys::CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED
+            }
             Ok(_) => sys::CUDA_GRAPH_INSTANTIATE_SUCCESS,
             Err(sys::CUDA_ERROR_NOT_SUPPORTED) => sys::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED,
             Err(_) => sys::CUDA_GRAPH_INSTANTIATE_ERROR,
@@ -250,6 +253,9 @@ fn capture_launch(
     let child = || {
         let mut graphs = session.graphs.lock();
         let exec = graphs.exec(exec)?;
+        if exec.graph.has_conditionals() {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
         held = exec.held.clone();
         Ok(NodeKind::ChildGraph(Box::new(exec.graph.clone())))
     };
@@ -274,9 +280,14 @@ fn instantiate(graph: sys::CUgraph, flags: u64) -> Result<sys::CUgraphExec> {
     let session = session()?;
     let context = current()?;
     let source = of(graph);
-    let graph = session.graphs.lock().graph(source)?.clone();
+    let graph = {
+        let graphs = session.graphs.lock();
+        graphs.check_instance(source)?;
+        graphs.graph(source)?.clone()
+    };
     graph.order().map_err(crate::object::graphs::refused)?;
     let (handle, mut exec) = lower::create(session, &context, graph, flags)?;
+    exec.source = exec.graph.has_conditionals().then_some(source);
     let mut graphs = session.graphs.lock();
     exec.held = copied(session, &graphs, source)?;
     graphs.execs.insert(handle, exec);

@@ -309,6 +309,9 @@ pub(super) fn add_child(
 
 pub(super) fn child_of(graph: sys::CUgraph) -> Result<NodeKind> {
     let graph: Graph = session()?.graphs.lock().graph(of(graph))?.clone();
+    if graph.has_conditionals() {
+        return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+    }
     Ok(NodeKind::ChildGraph(Box::new(graph)))
 }
 

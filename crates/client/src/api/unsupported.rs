@@ -217,17 +217,6 @@ pub unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
-    _pHandle_out: *mut sys::CUgraphConditionalHandle,
-    _hGraph: sys::CUgraph,
-    _ctx: sys::CUcontext,
-    _defaultLaunchValue: core::ffi::c_uint,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fermata_abi::op::{Address, ContextId, ExecId, GraphId, GraphNodeId, StreamRef};
 use fermata_abi::sys::driver as sys;
 use fermata_graph::update::{Reason, assign, assign_inside};
-use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
+use fermata_graph::{Captures, Condition, ConditionalKind, Graph, GraphError, NodeId, NodeKind};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::handles::{self, HandleMap};
+use crate::object::conditions::Conditions;
 use crate::object::graph_memory::{GraphMemory, Orphans};
 use crate::object::mirror::Mirror;
 use crate::object::user_objects::{HeldObjects, UserObjects};
@@ -46,25 +47,29 @@ pub struct State {
     graph_handles: HandleMap<Name, GraphId>,
     nodes: HandleMap<GraphNodeId, (GraphId, NodeId)>,
     node_handles: HandleMap<(GraphId, NodeId), GraphNodeId>,
-    /// What was last returned of each kernel node's parameters.
+    /// What was last returned of each kernel node's parameters, and the bodies of each conditional node.
     pub views: HandleMap<GraphNodeId, View>,
     /// Executable graphs.
     pub execs: HandleMap<ExecId, Exec>,
     /// Captures in progress.
     pub captures: Captures,
+    /// Graphs that were made for a capture in progress, and go with it if it fails.
+    pub captured_into: HashSet<GraphId>,
     /// References of each of the program's graphs to user objects.
     held: HandleMap<GraphId, HeldObjects>,
     /// Memory of allocation nodes.
     pub memory: GraphMemory,
+    /// Handles of conditional nodes.
+    pub conditions: Conditions,
 }
 
-/// A parameter block and pointers to the parameters in it, kept for as long as the program may read them: until the next such
+/// A parameter block and pointers to the parameters in it, or an array of handles, kept for as long as the program may read them: until the next such
 /// call for the node, or the node's end.
 #[derive(Debug)]
 pub struct View {
     /// The parameters.
     pub block: Vec<u8>,
-    /// Addresses in `block`.
+    /// Addresses in `block`, or handles.
     pub pointers: Vec<usize>,
 }
 
@@ -78,7 +83,8 @@ pub struct Left {
     pub memory: Orphans,
 }
 
-type Name = (GraphId, Vec<NodeId>);
+/// A root and the way to a graph inside it, as of [`Graph::inner`].
+pub type Name = (GraphId, Vec<NodeId>);
 
 /// A node with its way from the root.
 pub type Place = fermata_graph::update::Found;
@@ -111,6 +117,8 @@ pub struct Exec {
     pub last: Option<StreamRef>,
     /// Whether it allocates or frees memory.
     pub has_memory: bool,
+    /// The graph that it was made from, if that has conditional nodes and so no other executable graph.
+    pub source: Option<GraphId>,
 }
 
 impl Exec {
@@ -261,6 +269,7 @@ impl State {
         }
         let graph = self.roots.remove(&handle).unwrap_or_default();
         self.forget_inside(handle, &[]);
+        self.conditions.forget(handle);
         Ok(Left {
             held: self.held.remove(&handle).unwrap_or_default(),
             memory: self.orphans(&NodeKind::ChildGraph(Box::new(graph))),
@@ -383,7 +392,7 @@ impl State {
         way.push(node);
         let held = held.exchange(&way, HeldObjects::default());
         // It looks at all handles; only such a node has any inside.
-        if let NodeKind::ChildGraph(_) = removed.kind {
+        if !removed.kind.graphs().is_empty() {
             let root = self.graphs.get(&graph).map_or(graph, |(root, _)| *root);
             self.forget_inside(root, &way);
         }
@@ -400,18 +409,83 @@ impl State {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         };
         let (graph, id) = self.node(node)?;
-        let (root, path) = self
-            .graphs
-            .get(&graph)
-            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let mut name = (*root, path.clone());
-        name.1.push(id);
+        let (root, path) = self.name(graph)?;
+        let name = (*root, [path, &[id][..]].concat());
+        Ok(self.name_handle(name))
+    }
+
+    /// The root of a graph and the way to it.
+    pub fn name(&self, graph: GraphId) -> Result<&Name> {
+        let name = self.graphs.get(&graph);
+        name.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The handle of a graph inside a root.
+    pub fn name_handle(&mut self, name: Name) -> GraphId {
         let handle = *self
             .graph_handles
             .entry(name.clone())
             .or_insert_with(handles::fresh);
         self.graphs.insert(handle, name);
-        Ok(handle)
+        handle
+    }
+
+    /// Whether a graph may be made executable: one with conditional nodes has one executable graph at a time.
+    pub fn check_instance(&self, graph: GraphId) -> Result {
+        self.graph(graph)?.check_bodies().map_err(refused)?;
+        let instances = self.execs.values();
+        let other = instances.map(|it| it.source).any(|it| it == Some(graph));
+        match other || self.has_unused_condition(graph)? {
+            true => Err(sys::CUDA_ERROR_INVALID_VALUE),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a graph has a condition that decides no node.
+    pub fn has_unused_condition(&self, graph: GraphId) -> Result<bool> {
+        Ok(self.conditions.is_unused(graph, self.graph(graph)?))
+    }
+
+    /// Makes a condition for a graph, which kernels of `context` set.
+    pub fn add_condition(
+        &mut self,
+        graph: GraphId,
+        context: ContextId,
+        default: Option<u32>,
+    ) -> Result<Condition> {
+        let root = self.name(graph)?.0;
+        Ok(self.conditions.add(root, context, default))
+    }
+
+    /// A conditional node for a graph, as of [`Conditions::node`].
+    pub fn conditional(
+        &self,
+        graph: GraphId,
+        condition: Condition,
+        wanted: (ConditionalKind, u32),
+        context: Option<ContextId>,
+    ) -> Result<NodeKind> {
+        let root = self.name(graph)?.0;
+        let whole = (root, self.graph(root)?);
+        self.conditions.node(whole, condition, wanted, context)
+    }
+
+    /// The handles of a conditional node's bodies, in an array that stays as long as the node.
+    pub fn bodies(&mut self, node: GraphNodeId) -> Result<*mut sys::CUgraph> {
+        let (graph, id) = self.node(node)?;
+        let kind = self.kind(node)?;
+        let inside = 0..kind.graphs().len();
+        let ways: Vec<_> = inside.map(|index| kind.way_inside(id, index)).collect();
+        let (root, path) = self.name(graph)?.clone();
+        let name = |way: &Vec<NodeId>| (root, [&path[..], way].concat());
+        let handles = ways.iter().map(|way| self.name_handle(name(way)).raw());
+        let mut view = View {
+            block: Vec::new(),
+            pointers: handles.map(|it| it as usize).collect(),
+        };
+        let first = view.pointers.as_mut_ptr().cast();
+        self.views.insert(node, view);
+        Ok(first)
     }
 
     /// The way from the root to a node's graph, and the node.

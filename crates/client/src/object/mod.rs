@@ -1,6 +1,7 @@
 //! The program's CUDA objects: a table for each kind, and the [`session`] that holds all tables. No table uses the session.
 
 pub mod array;
+pub mod conditions;
 pub mod context;
 pub mod copy;
 pub mod devices;

@@ -269,6 +269,8 @@ pub fn begin(
         let left = graphs.destroy(into)?;
         drop(graphs);
         session.graphs.let_go(&session.memory, left)?;
+    } else if graph.is_none() {
+        graphs.captured_into.insert(into);
     }
     begun.map(|_| ()).map_err(CaptureError::code)
 }
@@ -287,7 +289,8 @@ pub fn end(session: &Session, stream: sys::CUstream) -> Result<GraphId> {
     let graph = graphs.graph(name)?.clone();
     let ended = graphs.captures.end(stream.handle, thread(), &graph);
     let over = graphs.captures.status(stream.handle) == CaptureStatus::None;
-    if ended.is_err() && over {
+    let made = over && graphs.captured_into.remove(&name);
+    if ended.is_err() && made {
         let left = graphs.destroy(name)?;
         drop(graphs);
         session.graphs.let_go(&session.memory, left)?;

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, Blob, ExecId, HostKind, Op};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
 use fermata_graph::update::KernelChange;
-use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place};
+use fermata_graph::{
+    Conditional, Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place,
+};
 
 use crate::handles;
 use crate::link;
@@ -144,6 +146,7 @@ pub fn create(
         held: HeldObjects::default(),
         last: None,
         has_memory,
+        source: None,
     };
     let encoded = encode(session, &mut exec)?;
     instantiate(handle, &exec, &encoded)?;
@@ -194,6 +197,7 @@ fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
         session,
         exec,
         path: Vec::new(),
+        in_body: false,
     };
     let lowered = lowering.graph(&graph);
     exec.graph = graph;
@@ -216,6 +220,8 @@ struct Lowering<'l> {
     session: &'l Session,
     exec: &'l mut Exec,
     path: Vec<NodeId>,
+    /// Whether it is at a body of a conditional node, in which no host function can be called.
+    in_body: bool,
 }
 
 impl Lowering<'_> {
@@ -252,7 +258,7 @@ impl Lowering<'_> {
         Ok((out, places))
     }
 
-    /// The nodes that replace a node, and where the kernels of its child graph are then.
+    /// The nodes that replace a node, and where the kernels of the graphs in it are then.
     fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<(Vec<NodeKind>, Kernels)> {
         if self.exec.disabled.contains(&(self.path.clone(), id)) {
             return Ok((vec![NodeKind::Empty], Kernels::new()));
@@ -271,13 +277,47 @@ impl Lowering<'_> {
                 inside = places;
                 NodeKind::ChildGraph(Box::new(child))
             }
+            NodeKind::Conditional(node) => {
+                let (node, places) = self.conditional(id, node)?;
+                inside = places;
+                NodeKind::Conditional(Box::new(node))
+            }
             NodeKind::Memcpy(copy) => return Ok((self.copy(id, copy)?, Kernels::new())),
             other => other.clone(),
         };
         Ok((vec![step], inside))
     }
 
+    /// A conditional node with lowered bodies, and where the kernels in them are.
+    fn conditional(&mut self, id: NodeId, node: &Conditional) -> Result<(Conditional, Kernels)> {
+        let (mut bodies, mut places) = (Vec::new(), Kernels::new());
+        let outside = std::mem::replace(&mut self.in_body, true);
+        for (number, body) in (0..).map(NodeId).zip(&node.bodies) {
+            self.path.extend([id, number]);
+            let lowered = self.graph(body);
+            self.path.truncate(self.path.len().saturating_sub(2));
+            let (body, inside) = lowered?;
+            bodies.push(body);
+            let below = |(path, at): NodePlace| ([&[number][..], &path].concat(), at);
+            let from_here = |(from, to)| (below(from), below(to));
+            places.extend(inside.into_iter().map(from_here));
+        }
+        self.in_body = outside;
+        let lowered = Conditional {
+            bodies,
+            condition: node.condition,
+            default: node.default,
+            context: node.context,
+            kind: node.kind,
+        };
+        Ok((lowered, places))
+    }
+
     fn copy(&mut self, id: NodeId, copy: &Copy) -> Result<Vec<NodeKind>> {
+        let is_private = self.is_private(&copy.src, copy) || self.is_private(&copy.dst, copy);
+        if self.in_body && is_private {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let mut steps = Vec::new();
         let mut lowered = *copy;
         lowered.src = self.shared(&copy.src, copy);

@@ -54,15 +54,20 @@ impl GraphPlan {
                 NodeKind::BatchMemOp(ops) => {
                     ops.iter().for_each(|op| self.add(transfer::word_node(op)));
                 }
-                NodeKind::ChildGraph(child) => self.join(child, of_kernel),
                 // A host function runs in the program, which reaches device memory only by calls. Memory
                 // that a graph allocates for itself does not outlive the launch.
                 NodeKind::Host(_)
                 | NodeKind::Empty
+                | NodeKind::ChildGraph(_)
+                | NodeKind::Conditional(_)
                 | NodeKind::EventWait(_)
                 | NodeKind::EventRecord(_)
                 | NodeKind::MemAlloc(_)
                 | NodeKind::MemFree(_) => {}
+            }
+            // Of a conditional node, any body may run.
+            for inside in node.kind.graphs() {
+                self.join(inside, of_kernel);
             }
         }
     }

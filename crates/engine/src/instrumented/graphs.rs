@@ -135,6 +135,9 @@ impl Instrumented {
                 return Ok(());
             };
             let tables = &graph.tables;
+            if !graph.instrumented && tables.is_empty() {
+                return Ok(());
+            }
             graph.instrumented |= !tables.is_empty();
             let dress = |node: &KernelNode| tables.get(&node.function)?.of(node);
             site.live.replace_kernels(exec, &executable.graph, &dress)
@@ -164,6 +167,10 @@ impl Instrumented {
             into.note("it is not known");
             return Ok(());
         };
+        if executable.graph.has_conditionals() {
+            into.note("it has conditional nodes");
+            return Ok(());
+        }
         let largest = largest_blocks(&executable.graph);
         let on = site.live.stream(stream)?;
         for (function, threads) in largest {

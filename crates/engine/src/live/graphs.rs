@@ -8,6 +8,7 @@ use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
     GraphHandle, Grid, KernelLaunch, NodeHandle, NodeSpec,
 };
+use fermata_graph::condition::{Translations, translated};
 use fermata_graph::update::KernelChange;
 use fermata_graph::{CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeId, NodeKind};
 
@@ -32,18 +33,18 @@ struct Build<'a> {
     replacements: Replacements<'a>,
     /// Whether nodes of child graphs will be addressed.
     names_inside: bool,
+    /// The driver's handles of conditions.
+    conditions: &'a Translations,
 }
 
-impl Build<'static> {
-    fn plain(names_inside: bool) -> Self {
-        Self {
-            replacements: PLAIN,
-            names_inside,
-        }
-    }
+/// A graph of the driver.
+struct Built {
+    graph: GraphHandle,
+    nodes: Nodes,
+    conditions: Translations,
 }
 
-fn refuse(code: cu::CUresult, why: impl Into<Cow<'static, str>>) -> DriverError {
+pub(super) fn refuse(code: cu::CUresult, why: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
         call: "cuGraphInstantiate",
         code,
@@ -98,19 +99,20 @@ impl Live {
     ) -> Result<(), DriverError> {
         let entered = self.enter(context)?.handle;
         let is_kept = is_kept(graph);
-        let (built, nodes) = self.build(entered, graph, Build::plain(is_kept), 0)?;
-        let made = self.driver.instantiate(built, flags);
+        let built = self.build(entered, graph, PLAIN, is_kept)?;
+        let made = self.driver.instantiate(built.graph, flags);
         match (&made, is_kept) {
             (Ok(_), true) => {
                 let template = Template {
-                    graph: built,
-                    nodes,
+                    graph: built.graph,
+                    nodes: built.nodes,
+                    conditions: built.conditions,
                     is_plain: true,
                 };
                 self.drop_template(exec);
                 self.templates.insert(exec, template);
             }
-            _ => self.driver.destroy_graph(built)?,
+            _ => self.driver.destroy_graph(built.graph)?,
         }
         self.executables.insert(exec, (made?, context));
         self.revise(exec);
@@ -169,7 +171,7 @@ impl Live {
             let launch = KernelLaunch {
                 function: self.function_of(&change.kernel)?,
                 size: size_of(&change.kernel),
-                params: &change.kernel.params,
+                params: &translated(&change.kernel.params, &template.conditions),
                 attributes: &[],
             };
             self.driver.set_exec_kernel(handle, node, &launch)?;
@@ -212,12 +214,13 @@ impl Live {
                 "there is no such executable graph",
             )
         })?;
+        if graph.has_conditionals() {
+            // The graph that it would be updated from has conditions of its own.
+            let code = cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+            return Err(refuse(code, "graphs with conditional nodes are made anew"));
+        }
         let entered = self.enter(context)?.handle;
-        let build = Build {
-            replacements,
-            names_inside: false,
-        };
-        let (built, _) = self.build(entered, graph, build, 0)?;
+        let built = self.build(entered, graph, replacements, false)?.graph;
         let updated = self.driver.update_exec(handle, built);
         self.driver.destroy_graph(built)?;
         updated
@@ -246,9 +249,59 @@ impl Live {
         &self,
         context: ContextHandle,
         graph: &Graph,
+        replacements: Replacements<'_>,
+        names_inside: bool,
+    ) -> Result<Built, DriverError> {
+        let built = self.driver.create_graph()?;
+        let made = self.conditions_of(built, graph).and_then(|conditions| {
+            let how = Build {
+                replacements,
+                names_inside,
+                conditions: &conditions,
+            };
+            let nodes = self.fill(built, context, graph, how, 0)?;
+            Ok((nodes, conditions))
+        });
+        match made {
+            Ok((nodes, conditions)) => Ok(Built {
+                graph: built,
+                nodes,
+                conditions,
+            }),
+            Err(error) => {
+                self.driver.destroy_graph(built)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// A graph for a child-graph node.
+    fn build_child(
+        &self,
+        context: ContextHandle,
+        graph: &Graph,
         how: Build<'_>,
         depth: u32,
     ) -> Result<(GraphHandle, Nodes), DriverError> {
+        let built = self.driver.create_graph()?;
+        match self.fill(built, context, graph, how, depth) {
+            Ok(nodes) => Ok((built, nodes)),
+            Err(error) => {
+                self.driver.destroy_graph(built)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds all nodes of `graph` to `built`, an empty graph.
+    fn fill(
+        &self,
+        built: GraphHandle,
+        context: ContextHandle,
+        graph: &Graph,
+        how: Build<'_>,
+        depth: u32,
+    ) -> Result<Nodes, DriverError> {
         if depth > 16 {
             return Err(refuse(
                 cu::CUDA_ERROR_NOT_SUPPORTED,
@@ -258,38 +311,28 @@ impl Live {
         let order = graph
             .order()
             .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))?;
-        let built = self.driver.create_graph()?;
         let mut nodes = Nodes::new();
         for id in order {
-            let added = graph
+            let node = graph
                 .node(id)
-                .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))
-                .and_then(|node| {
-                    let given = node.dependencies.iter();
-                    let (plain, special): (Vec<_>, Vec<_>) = given
-                        .filter_map(|(from, data)| Some((nodes.get(from)?.handle, *data)))
-                        .partition(|(_, data)| *data == EdgeData::default());
-                    let after: Vec<_> = plain.iter().map(|(from, _)| *from).collect();
-                    let made = self.add(built, &after, &node.kind, context, how, depth)?;
-                    for (from, data) in special {
-                        let data = [data.from_port, data.to_port, data.kind];
-                        let edge = (from, made.handle);
-                        // For a driver that does not support such an edge: an edge that waits for all of the node.
-                        self.driver
-                            .add_edge(built, edge, data)
-                            .or_else(|_| self.driver.add_edge(built, edge, [0; 3]))?;
-                    }
-                    Ok(made)
-                });
-            match added {
-                Ok(made) => nodes.insert(id, made),
-                Err(error) => {
-                    self.driver.destroy_graph(built)?;
-                    return Err(error);
-                }
-            };
+                .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))?;
+            let given = node.dependencies.iter();
+            let (plain, special): (Vec<_>, Vec<_>) = given
+                .filter_map(|(from, data)| Some((nodes.get(from)?.handle, *data)))
+                .partition(|(_, data)| *data == EdgeData::default());
+            let after: Vec<_> = plain.iter().map(|(from, _)| *from).collect();
+            let made = self.add(built, &after, &node.kind, context, how, depth)?;
+            for (from, data) in special {
+                let data = [data.from_port, data.to_port, data.kind];
+                let edge = (from, made.handle);
+                // For a driver that does not support such an edge: an edge that waits for all of the node.
+                self.driver
+                    .add_edge(built, edge, data)
+                    .or_else(|_| self.driver.add_edge(built, edge, [0; 3]))?;
+            }
+            nodes.insert(id, made);
         }
-        Ok((built, nodes))
+        Ok(nodes)
     }
 
     fn add(
@@ -303,16 +346,7 @@ impl Live {
     ) -> Result<MadeNode, DriverError> {
         let context_of = |handle: ContextId| match handle {
             ContextId::NULL => Ok(context),
-            other => self
-                .contexts
-                .get(&other)
-                .map(|found| found.handle)
-                .ok_or_else(|| {
-                    refuse(
-                        cu::CUDA_ERROR_INVALID_CONTEXT,
-                        format!("there is no context {other:#x}"),
-                    )
-                }),
+            other => self.context_of_node(other),
         };
         let event_of = |handle: &EventId| {
             let found = self.events.get(handle).map(|(event, _)| *event);
@@ -336,7 +370,7 @@ impl Live {
                 let launch = KernelLaunch {
                     function,
                     size: size_of(node),
-                    params,
+                    params: &translated(params, how.conditions),
                     attributes: &attributes,
                 };
                 self.driver.add_node(
@@ -377,7 +411,7 @@ impl Live {
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
-                let (child, made) = self.build(context, child, how, depth + 1)?;
+                let (child, made) = self.build_child(context, child, how, depth + 1)?;
                 let added = self
                     .driver
                     .add_node(graph, after, &NodeSpec::Child(child), context);
@@ -406,6 +440,19 @@ impl Live {
                 let ops: Vec<BatchOp> = ops.iter().map(batch).collect();
                 self.driver
                     .add_node(graph, after, &NodeSpec::Batch(&ops), context)
+            }
+            NodeKind::Conditional(node) => {
+                let of = self.context_of_node(node.context)?;
+                let (made, bodies) = self.add_conditional(graph, after, node, how.conditions)?;
+                for (number, (body, given)) in (0..).zip(node.bodies.iter().zip(bodies)) {
+                    let inside_body = self.fill(given, of, body, how, depth + 1)?;
+                    let body = MadeNode {
+                        handle: made,
+                        inside: inside_body,
+                    };
+                    inside.insert(NodeId(number), body);
+                }
+                Ok(made)
             }
             NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => Err(refuse(
                 cu::CUDA_ERROR_NOT_SUPPORTED,

@@ -1,6 +1,7 @@
 //! The session's objects in the driver, by the program's handles: the handles of the driver, and how objects are made.
 
 mod attributes;
+mod conditionals;
 mod contexts;
 mod exposed;
 mod graphs;

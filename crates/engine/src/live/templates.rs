@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use fermata_device::{GraphHandle, NodeHandle};
-use fermata_graph::{Graph, NodeId, NodeKind};
+use fermata_graph::condition::Translations;
+use fermata_graph::{Graph, Node, NodeId};
 
 /// Larger graphs are not kept: they would take as much memory again, and are hardly ever changed.
 const MOST_NODES: usize = 1024;
@@ -18,7 +19,8 @@ pub(crate) type Nodes = HashMap<NodeId, MadeNode>;
 /// A node in the driver.
 pub(crate) struct MadeNode {
     pub handle: NodeHandle,
-    /// The nodes of its graph, if it is a child graph and they were asked for.
+    /// The nodes of its graph, if it is a child graph and they were asked for; the bodies of a conditional node by their
+    /// numbers, each with its nodes.
     pub inside: Nodes,
 }
 
@@ -26,6 +28,8 @@ pub(crate) struct MadeNode {
 pub(crate) struct Template {
     pub graph: GraphHandle,
     pub nodes: Nodes,
+    /// The driver's handles of its conditions.
+    pub conditions: Translations,
     /// Whether the executable graph has the program's own kernels.
     pub is_plain: bool,
 }
@@ -36,14 +40,11 @@ pub(crate) fn is_kept(graph: &Graph) -> bool {
 }
 
 fn count(graph: &Graph) -> usize {
-    let of = |kind: &NodeKind| match kind {
-        NodeKind::ChildGraph(child) => 1 + count(child),
-        _ => 1,
-    };
-    graph.nodes().map(|(_, node)| of(&node.kind)).sum()
+    let inside = |(_, node): (NodeId, &Node)| node.kind.graphs().iter().map(count).sum::<usize>();
+    graph.len() + graph.nodes().map(inside).sum::<usize>()
 }
 
-/// The driver's node for a node, which is found by the path of child graphs to it.
+/// The driver's node for a node, which is found by the path to its graph.
 pub(crate) fn node_at(nodes: &Nodes, path: &[NodeId], node: NodeId) -> Option<NodeHandle> {
     match path.split_first() {
         None => nodes.get(&node).map(|it| it.handle),

@@ -68,8 +68,10 @@ fn collect(graph: &Graph, found: &mut BTreeSet<Address>) {
             NodeKind::BatchMemOp(ops) => {
                 found.extend(ops.iter().map(|op| Address::from_raw(op.address)))
             }
-            NodeKind::ChildGraph(inner) => collect(inner, found),
             _ => {}
+        }
+        for inside in node.kind.graphs() {
+            collect(inside, found);
         }
     }
 }

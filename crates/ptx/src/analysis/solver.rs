@@ -29,7 +29,7 @@ pub(super) struct Solver<'m> {
 }
 
 /// Functions the CUDA runtime provides to kernels that write no buffer of the program.
-const HARMLESS: [&str; 3] = ["vprintf", "__assertfail", "free"];
+const HARMLESS: [&str; 4] = ["vprintf", "__assertfail", "free", "cudaGraphSetConditional"];
 
 /// Instructions without memory access whose result's provenance is that of their sources.
 const SILENT: [&str; 12] = [

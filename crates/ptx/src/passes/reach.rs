@@ -6,7 +6,13 @@ use super::PassError;
 use crate::ast::{Function, Instruction, Item, Module, Name, Operand, Statement};
 
 /// Functions of the CUDA runtime that kernels call, and that change no buffer of the program.
-const PROVIDED: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
+const PROVIDED: [&str; 5] = [
+    "vprintf",
+    "__assertfail",
+    "malloc",
+    "free",
+    "cudaGraphSetConditional",
+];
 
 /// A module with some of its kernels, and the others with what was wrong with them.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
-use fermata_graph::{Edge, EdgeData, NodeId, NodeKind, dot};
+use fermata_graph::{ConditionalKind, Edge, EdgeData, NodeId, NodeKind, dot};
 
 use super::args::{In, Name, Out};
 use super::graph_params::{child_graph, child_of, generic, node_ids};
@@ -12,7 +12,7 @@ use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::context;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, Result};
-use crate::graph::{GraphObject, NodeRef, UserObject};
+use crate::graph::{Condition, GraphObject, NodeRef, UserObject};
 use crate::work::Work;
 
 /// The graph behind a handle.
@@ -195,8 +195,29 @@ fn add_node(
     if let Some(child) = child_of(params)? {
         return add_child(out, &graph, &after, &child);
     }
+    if params.get()?.type_ == cu::CU_GRAPH_NODE_TYPE_CONDITIONAL {
+        return add_conditional(out, &graph, &after, params);
+    }
     let kind = generic(params, Some(&graph))?;
     add(out, &graph, &after, kind).map(drop)
+}
+
+/// Adds a conditional node and tells the program where its bodies are.
+fn add_conditional(
+    out: Out<cu::CUgraphNode>,
+    graph: &Arc<GraphObject>,
+    after: &[(NodeId, EdgeData)],
+    params: Out<cu::CUgraphNodeParams>,
+) -> Result {
+    let mut all = params.get()?;
+    // SAFETY: the type says which member of the union the program has filled in.
+    let given = unsafe { &mut all.__bindgen_anon_1.conditional };
+    let kind = ConditionalKind::of_cuda(given.type_).ok_or(INVALID_VALUE)?;
+    let wanted = (kind, given.size);
+    let node = graph.conditional(given.handle, wanted, to_handle(given.ctx))?;
+    let id = add(out, graph, after, node)?;
+    given.phGraph_out = graph.show_bodies(driver()?, id)?.cast();
+    params.set(all)
 }
 
 /// Adds a node that runs a copy of another graph, with references to what that holds.
@@ -222,7 +243,7 @@ pub fn add(
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    if !matches!(kind, NodeKind::ChildGraph(_)) {
+    if !matches!(kind, NodeKind::ChildGraph(_) | NodeKind::Conditional(_)) {
         let context = context::current_any()?;
         if matches!(
             kind,
@@ -252,7 +273,7 @@ api! {
     fn cuGraphClone(out: Out<cu::CUgraph>, original: cu::CUgraph) {
         let (driver, original) = (driver()?, graph(original)?);
         let copy = original.with(|graph| Ok(graph.clone()))?;
-        if copy.has_memory_nodes() {
+        if copy.has_memory_nodes() || copy.has_conditionals() {
             return Err(NOT_SUPPORTED);
         }
         let clone = GraphObject::create(driver, copy);
@@ -413,6 +434,28 @@ api! {
     fn cuGraphDestroyNode(handle: cu::CUgraphNode) {
         let node = node(handle)?;
         node.graph.remove_node(driver()?, &node)
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        out: Out<cu::CUgraphConditionalHandle>,
+        handle: cu::CUgraph,
+        context: cu::CUcontext,
+        default: c_uint,
+        flags: c_uint,
+    ) {
+        let graph = graph(handle)?;
+        if out.is_null() || flags & !cu::CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let context = match context.is_null() {
+            true => context::current()?,
+            false => driver()?.contexts().get(to_handle(context)).ok_or(INVALID_VALUE)?,
+        };
+        let default = (flags != 0).then_some(default);
+        let made = Condition::create(context.handle, default);
+        out.set(made.handle)?;
+        graph.root.conditions.lock().push(made);
+        Ok(())
     }
 
     fn cuGraphDebugDotPrint(handle: cu::CUgraph, path: Name, flags: c_uint) {

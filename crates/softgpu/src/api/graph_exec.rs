@@ -95,6 +95,10 @@ api! {
         let made = instantiate(out, &graph, answer.flags);
         (answer.result_out, answer.hErrNode_out) = match &made {
             Ok(()) => (cu::CUDA_GRAPH_INSTANTIATE_SUCCESS, std::ptr::null_mut()),
+            Err(_) if graph.has_unused_condition() => {
+                let unused = cu::CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+                (unused, std::ptr::null_mut())
+            }
             Err((_, Some(id))) => {
                 let culprit = to_pointer(graph.node_handle(driver()?, *id));
                 (cu::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED, culprit)

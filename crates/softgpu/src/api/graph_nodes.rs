@@ -245,7 +245,7 @@ api! {
 
     fn cuGraphChildGraphNodeGetGraph(handle: cu::CUgraphNode, out: Out<cu::CUgraph>) {
         let node = node(handle)?;
-        out.set(to_pointer(node.graph.child(driver()?, node.id)?.handle))
+        out.set(to_pointer(node.graph.child(driver()?, &[node.id])?.handle))
     }
 
     fn cuGraphAddEmptyNode(

@@ -311,7 +311,7 @@ pub fn event_exists(event: cu::CUevent) -> Result<EventId> {
 /// A node that runs a copy of another graph.
 pub fn child_graph(child: &GraphObject) -> Result<NodeKind> {
     let graph = child.with(|graph| Ok(graph.clone()))?;
-    if graph.has_memory_nodes() {
+    if graph.has_memory_nodes() || graph.has_conditionals() {
         return Err(NOT_SUPPORTED);
     }
     Ok(NodeKind::ChildGraph(Box::new(graph)))

@@ -169,17 +169,6 @@ pub unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
-    _pHandle_out: *mut sys::CUgraphConditionalHandle,
-    _hGraph: sys::CUgraph,
-    _ctx: sys::CUcontext,
-    _defaultLaunchValue: core::ffi::c_uint,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGraphConditionalHandleCreate")
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,

@@ -231,6 +231,11 @@ pub trait Host: Send + Sync {
         let _ = (handle, level);
         None
     }
+    /// Gives the condition of a handle that a kernel has a value (`cudaGraphSetConditional`); false if there is none.
+    fn set_condition(&self, handle: u64, value: u32) -> bool {
+        let _ = (handle, value);
+        false
+    }
     /// Bytes printed by device `printf`, in whole calls.
     fn print(&self, bytes: &[u8]);
     /// A line that says which assertion has failed.

@@ -3,16 +3,17 @@
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
-use fermata_graph::{Graph, NodeId, NodeKind, update};
+use fermata_graph::{Conditional, Graph, KernelNode, NodeId, NodeKind, Place as CopyPlace, update};
 use parking_lot::Mutex;
 
-use super::{GraphObject, HeldObjects, NodeRef, Root, Run, code};
+use super::{Condition, GraphObject, HeldObjects, NodeRef, Root, Run, code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
+use crate::module::Function;
 use crate::stream::{Point, Stream};
-use crate::work::Work;
+use crate::work::{Branches, Work};
 
 /// A node of an executable graph: the child nodes that lead to its graph, and its id there.
 type Place = (Vec<NodeId>, NodeId);
@@ -27,6 +28,8 @@ pub struct Exec {
     state: Mutex<State>,
     /// The last launch: launches of one executable graph run one after another.
     last: Mutex<Option<Point>>,
+    /// Says that it lives to the graph it was made from.
+    instance: Arc<()>,
     /// The graph this was made from; its nodes name the nodes here. Keeps its memory.
     root: Arc<Root>,
 }
@@ -37,6 +40,8 @@ struct State {
     disabled: HashSet<Place>,
     /// References on user objects; its launches hold them, too.
     held: Arc<HeldObjects>,
+    /// Conditions of the graph whose parameters it has.
+    conditions: Vec<Arc<Condition>>,
 }
 
 impl Driver {
@@ -62,6 +67,14 @@ impl Exec {
             .with(|graph| Ok(graph.clone()))
             .map_err(|error| (error, None))?;
         check(driver, context, &graph)?;
+        let is_conditional = graph.has_conditionals();
+        let mut instance = source.root.instance.lock();
+        if is_conditional && instance.upgrade().is_some()
+            || source.has_unused_condition()
+            || graph.check_bodies().is_err()
+        {
+            return Err((INVALID_VALUE, None));
+        }
         let exec = Arc::new(Self {
             handle: handle::fresh(Tag::Exec),
             flags,
@@ -69,11 +82,16 @@ impl Exec {
                 graph,
                 disabled: HashSet::new(),
                 held: Arc::new(source.held(driver)),
+                conditions: source.root.conditions.lock().clone(),
             }),
             last: Mutex::default(),
+            instance: Arc::default(),
             root: Arc::clone(&source.root),
         });
         driver.execs().insert(exec.handle, Arc::clone(&exec));
+        if is_conditional {
+            *instance = Arc::downgrade(&exec.instance);
+        }
         Ok(exec)
     }
 
@@ -100,8 +118,9 @@ impl Exec {
             &mut steps,
         );
         let held = Arc::clone(&state.held);
+        let conditions = state.conditions.clone();
         drop(state);
-        let run = Arc::new(Run::new(&self.root, held, steps));
+        let run = Arc::new(Run::new(&self.root, held, conditions, steps));
         let mut last = self.last.lock();
         let before = last.iter().cloned().collect();
         let submitted =
@@ -178,6 +197,7 @@ impl Exec {
     /// It is of another shape, or a parameter cannot change.
     pub fn update(&self, driver: &Driver, new: &GraphObject) -> Result<(), update::UpdateError> {
         let held = new.held(driver);
+        let conditions = new.root.conditions.lock().clone();
         let topology = update::UpdateError {
             reason: update::Reason::Topology,
             node: None,
@@ -188,6 +208,7 @@ impl Exec {
         let updated = update::updated(&state.graph, &new)?;
         let held = held.renamed(|path| update::same_way(path, &new, &updated));
         state.graph = updated;
+        state.conditions = conditions;
         let before = std::mem::replace(&mut state.held, Arc::new(held));
         drop(state);
         // As in `hold_inside`.
@@ -250,15 +271,43 @@ impl State {
             if self.disabled.contains(&(path.clone(), id)) {
                 continue;
             }
-            if let NodeKind::ChildGraph(child) = kind {
-                path.push(id);
-                self.collect(driver, context, child, path, steps)?;
-                path.pop();
-            } else {
-                steps.push(Work::build(driver, context, kind)?);
+            match kind {
+                NodeKind::ChildGraph(child) => {
+                    path.push(id);
+                    self.collect(driver, context, child, path, steps)?;
+                    path.pop();
+                }
+                NodeKind::Conditional(node) => {
+                    let branches = self.branches(driver, context, node, (id, path))?;
+                    steps.push(Work::Conditional(branches));
+                }
+                kind => steps.push(Work::build(driver, context, kind)?),
             }
         }
         Ok(())
+    }
+
+    /// The work of a conditional node's bodies.
+    fn branches(
+        &self,
+        driver: &Driver,
+        context: &Arc<Context>,
+        node: &Conditional,
+        (id, path): (NodeId, &mut Vec<NodeId>),
+    ) -> Result<Branches> {
+        let mut bodies = Vec::with_capacity(node.bodies.len());
+        for (number, body) in (0..).map(NodeId).zip(&node.bodies) {
+            let mut steps = Vec::new();
+            path.extend([id, number]);
+            self.collect(driver, context, body, path, &mut steps)?;
+            path.truncate(path.len() - 2);
+            bodies.push(steps);
+        }
+        Ok(Branches {
+            condition: Condition::resolve(node.condition.0).ok_or(INVALID_VALUE)?,
+            kind: node.kind,
+            bodies,
+        })
     }
 }
 
@@ -274,7 +323,42 @@ fn check(
             NodeKind::ChildGraph(child) => {
                 check(driver, context, child).map_err(|(e, _)| (e, Some(id)))?
             }
+            NodeKind::Conditional(conditional) => {
+                for body in &conditional.bodies {
+                    let checked = check(driver, context, body);
+                    let checked = checked.and_then(|()| check_body(driver, conditional, body));
+                    checked.map_err(|(error, _)| (error, Some(id)))?;
+                }
+            }
             kind => Work::check(driver, context, kind).map_err(|error| (error, Some(id)))?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a body has only what it may have: kernels of the node's context, and copies of memory that the device reaches.
+fn check_body(
+    driver: &Driver,
+    node: &Conditional,
+    body: &Graph,
+) -> Result<(), (CuError, Option<NodeId>)> {
+    let reached = |end: &fermata_graph::CopyEnd| match end.place {
+        CopyPlace::Array => false,
+        _ => driver.memory.find(end.address).is_some(),
+    };
+    let of_node = |kernel: &KernelNode| {
+        let function = Function::resolve(driver, kernel.function.raw());
+        function.is_ok_and(|it| it.module.context.handle == node.context.raw())
+    };
+    for (id, inner) in body.nodes() {
+        let fits = match &inner.kind {
+            NodeKind::Kernel(kernel) => of_node(kernel),
+            NodeKind::Memcpy(copy) => reached(&copy.src) && reached(&copy.dst),
+            NodeKind::ChildGraph(child) => check_body(driver, node, child).is_ok(),
+            _ => true,
+        };
+        if !fits {
+            return Err((INVALID_VALUE, Some(id)));
         }
     }
     Ok(())

@@ -3,18 +3,24 @@
 //! A graph with the graphs inside it shares one root: a handle of an inner graph is the root and the path
 //! of child nodes that leads to it.
 
+mod condition;
 mod exec;
 mod held;
 mod run;
 mod user;
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 
-use fermata_graph::{Graph, GraphError, NodeId, NodeKind};
+use fermata_abi::op::ContextId;
+use fermata_graph::{
+    Condition as ConditionId, Conditional, ConditionalKind, Graph, GraphError, NodeId, NodeKind,
+};
 use parking_lot::Mutex;
 
+pub use condition::Condition;
 pub use exec::Exec;
 pub use held::HeldObjects;
 pub use run::Run;
@@ -48,7 +54,11 @@ pub struct Root {
     memory: GraphMemory,
     /// References on user objects of it and of the graphs inside it.
     pub users: Mutex<HeldObjects>,
-    /// Parameters of kernel nodes as they were shown to the program.
+    /// Conditions that were made for it and for the graphs inside it.
+    pub conditions: Mutex<Vec<Arc<Condition>>>,
+    /// What the executable graph made from it has, if it has conditional nodes: there is one at a time.
+    instance: Mutex<Weak<()>>,
+    /// Parameters of kernel nodes and bodies of conditional nodes as they were shown to the program.
     shown: Mutex<HashMap<u64, ShownParams>>,
 }
 
@@ -86,6 +96,9 @@ impl Drop for GraphMemory {
         }
     }
 }
+
+/// The most bodies of one node: a program that asks for more has most likely filled in something wrong.
+const MOST_BODIES: u32 = 1 << 16;
 
 /// A graph error as a result code.
 pub fn code(error: &GraphError) -> CuError {
@@ -180,14 +193,13 @@ impl GraphObject {
         })
     }
 
-    /// The graph inside a child node.
+    /// The graph inside, at the end of a way from here.
     ///
     /// # Errors
-    /// The node is of another kind.
-    pub fn child(&self, driver: &Driver, node: NodeId) -> Result<Arc<Self>> {
-        let mut path = self.path.clone();
-        path.push(node);
-        self.with(|graph| graph.inner(&[node]).map(drop))?;
+    /// There is none.
+    pub fn child(&self, driver: &Driver, way: &[NodeId]) -> Result<Arc<Self>> {
+        let path = [&self.path[..], way].concat();
+        self.with(|graph| graph.inner(way).map(drop))?;
         let mut inner = self.root.inner.lock();
         if let Some(known) = inner
             .get(&path)
@@ -263,12 +275,7 @@ impl GraphObject {
 
     /// Addresses of the parameters of a kernel node, valid until they are asked for again or the graph
     /// goes away.
-    pub fn show_params(
-        &self,
-        node: u64,
-        block: &[u8],
-        offsets: &[usize],
-    ) -> *mut *mut std::ffi::c_void {
+    pub fn show_params(&self, node: u64, block: &[u8], offsets: &[usize]) -> *mut *mut c_void {
         let mut block: Box<[u8]> = block.into();
         let base = block.as_mut_ptr();
         let pointers = offsets
@@ -282,6 +289,58 @@ impl GraphObject {
             pointers,
         };
         entry.pointers.as_mut_ptr().cast()
+    }
+}
+
+impl GraphObject {
+    /// A conditional node with empty bodies that a condition of this graph decides.
+    ///
+    /// # Errors
+    /// There is no such condition, it decides a node already, or is of another context.
+    pub fn conditional(
+        &self,
+        handle: u64,
+        (kind, size): (ConditionalKind, u32),
+        context: u64,
+    ) -> Result<NodeKind> {
+        let conditions = self.root.conditions.lock();
+        let found = conditions.iter().find(|it| it.handle == handle);
+        let found = found.ok_or(INVALID_VALUE)?;
+        let other = context != 0 && context != found.context;
+        let used = self.root.graph.lock().has_condition(ConditionId(handle));
+        if other || used || size > MOST_BODIES || !kind.takes(size as usize) {
+            return Err(INVALID_VALUE);
+        }
+        Ok(NodeKind::Conditional(Box::new(Conditional {
+            condition: ConditionId(handle),
+            default: found.default,
+            context: ContextId::from_raw(found.context),
+            kind,
+            bodies: vec![Graph::new(); size as usize],
+        })))
+    }
+
+    /// The handles of a conditional node's bodies, in an array that stays as long as the graph.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn show_bodies(self: &Arc<Self>, driver: &Driver, node: NodeId) -> Result<*mut c_void> {
+        let kind = self.with(|graph| graph.node(node).map(|it| it.kind.clone()))?;
+        let inside = 0..kind.graphs().len();
+        let handles = inside.map(|index| self.child(driver, &kind.way_inside(node, index)));
+        let handles = handles.map(|it| it.map(|it| it.handle as usize));
+        let mut shown = self.root.shown.lock();
+        let entry = shown.entry(self.node_handle(driver, node)).or_default();
+        entry.pointers = handles.collect::<Result<_>>()?;
+        Ok(entry.pointers.as_mut_ptr().cast())
+    }
+
+    /// Whether it has a condition that decides no node. Of a graph inside another one, its conditions are the other one's.
+    pub fn has_unused_condition(&self) -> bool {
+        let conditions = self.root.conditions.lock();
+        let graph = self.root.graph.lock();
+        let mut handles = conditions.iter().map(|it| ConditionId(it.handle));
+        self.path.is_empty() && handles.any(|it| !graph.has_condition(it))
     }
 }
 

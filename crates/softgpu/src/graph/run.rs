@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
-use super::{HeldObjects, Root};
+use super::{Condition, HeldObjects, Root};
 use crate::error::Result;
 pub use crate::objects::Run;
 use crate::objects::{Context, Work};
 
 impl Run {
     /// A launch of these steps of what was made from `root` and holds `users`.
-    pub fn new(root: &Arc<Root>, users: Arc<HeldObjects>, steps: Vec<Work>) -> Self {
+    pub fn new(
+        root: &Arc<Root>,
+        users: Arc<HeldObjects>,
+        conditions: Vec<Arc<Condition>>,
+        steps: Vec<Work>,
+    ) -> Self {
         Self {
             _root: Arc::clone(root),
             users,
+            conditions,
             steps,
         }
     }
@@ -32,6 +38,9 @@ impl Run {
     /// The first fault.
     pub fn execute(&self, context: &Arc<Context>) -> Result {
         let mut result = Ok(());
+        for condition in &self.conditions {
+            condition.begin();
+        }
         for step in &self.steps {
             if let Err(error) = step.run(context) {
                 context.fail(error);

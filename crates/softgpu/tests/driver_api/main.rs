@@ -4,6 +4,7 @@
 mod common;
 
 mod basics;
+mod conditional;
 mod graphs;
 mod ipc;
 mod launches;

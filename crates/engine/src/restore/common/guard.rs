@@ -184,8 +184,10 @@ impl Guard {
                             .flat_map(|op| self.around(Address::from_raw(op.address))),
                     );
                 }
-                NodeKind::ChildGraph(inner) => self.collect(inner, found),
                 _ => {}
+            }
+            for inside in node.kind.graphs() {
+                self.collect(inside, found);
             }
         }
     }

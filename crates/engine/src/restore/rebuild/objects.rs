@@ -483,7 +483,7 @@ fn is_whole(session: &Session, graph: &Graph) -> bool {
     let reaches = |end: &CopyEnd| {
         lives(end.context) && end.array().is_none_or(|it| session.arrays.contains(it))
     };
-    graph.nodes().all(|(_, node)| match &node.kind {
+    let is_there = |kind: &NodeKind| match kind {
         NodeKind::Kernel(kernel) => {
             lives(kernel.context) && session.functions.contains(kernel.function)
         }
@@ -491,8 +491,12 @@ fn is_whole(session: &Session, graph: &Graph) -> bool {
         NodeKind::EventWait(event) | NodeKind::EventRecord(event) => {
             session.events.contains(*event)
         }
-        NodeKind::ChildGraph(graph) => is_whole(session, graph),
+        NodeKind::Conditional(node) => lives(node.context),
         _ => true,
+    };
+    graph.nodes().all(|(_, node)| {
+        let mut inside = node.kind.graphs().iter();
+        is_there(&node.kind) && inside.all(|it| is_whole(session, it))
     })
 }
 

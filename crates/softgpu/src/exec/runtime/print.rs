@@ -245,6 +245,20 @@ pub extern "C" fn vprintf(context: *mut DeviceThread, template: u64, arguments: 
     })
 }
 
+/// `cudaGraphSetConditional(handle, value)`.
+pub extern "C" fn set_condition(context: *mut DeviceThread, handle: u64, value: u64) {
+    contained(context, |context| {
+        // SAFETY: as in `emit`.
+        let host = &unsafe { (*context.block.typed()).grid() }.host;
+        match host.set_condition(handle, value as u32) {
+            true => Ok(()),
+            false => Err(Stop::Illegal(format!(
+                "there is no condition {handle:#x} that this kernel may set"
+            ))),
+        }
+    });
+}
+
 /// `__assertfail(message, file, line, function, character size)`; does not return.
 pub extern "C" fn assertfail(
     context: *mut DeviceThread,

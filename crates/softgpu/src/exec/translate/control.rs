@@ -364,6 +364,14 @@ impl<'a> Translator<'a, '_> {
                 self.call_helper(print::assertfail as *const () as usize, &arguments, None);
                 Ok(())
             }
+            "cudaGraphSetConditional" => {
+                let value = self.parameter(params, 1, Type::B32)?;
+                let value = self.widen(value, types::I64);
+                let arguments = [self.parameter(params, 0, Type::B64)?, value];
+                let helper = print::set_condition as *const () as usize;
+                self.call_helper(helper, &arguments, None);
+                Ok(())
+            }
             "malloc" | "free" => Err(Refused::Missing(format!(
                 "`{name}`, memory that a kernel allocates,"
             ))),

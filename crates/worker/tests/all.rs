@@ -10,6 +10,7 @@ mod cache;
 mod capture;
 mod common;
 mod common_memory;
+mod conditional;
 mod contexts;
 mod costs;
 mod deferred;

@@ -58,7 +58,7 @@ pub const PROGRAMS: &[Program] = &[
     plain("matmul", &[], &["--steps", "8000"]),
     quick("streams", &["--steps", "150"], &["--steps", "600"]),
     quick("graphs", &["--steps", "2400"], &["--steps", "8000"]),
-    quick("conditional", &["--steps", "120"], &["--steps", "4000"]),
+    quick("conditional", &["--steps", "300"], &["--steps", "4000"]),
     quick("managed", &["--steps", "500"], &["--steps", "2000"]),
     quick("pinned", &["--steps", "300"], &["--steps", "1000"]),
     quick("symbols", &["--steps", "12000"], &["--steps", "40000"]),

@@ -84,7 +84,7 @@ pub struct Left {
 }
 
 /// A root and the way to a graph inside it, as of [`Graph::inner`].
-pub type Name = (GraphId, Vec<NodeId>);
+type Name = (GraphId, Vec<NodeId>);
 
 /// A node with its way from the root.
 pub type Place = fermata_graph::update::Found;
@@ -415,13 +415,13 @@ impl State {
     }
 
     /// The root of a graph and the way to it.
-    pub fn name(&self, graph: GraphId) -> Result<&Name> {
+    fn name(&self, graph: GraphId) -> Result<&Name> {
         let name = self.graphs.get(&graph);
         name.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// The handle of a graph inside a root.
-    pub fn name_handle(&mut self, name: Name) -> GraphId {
+    fn name_handle(&mut self, name: Name) -> GraphId {
         let handle = *self
             .graph_handles
             .entry(name.clone())

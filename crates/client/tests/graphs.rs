@@ -121,6 +121,12 @@ unsafe extern "C" {
         count: *mut usize,
     ) -> CUresult;
     fn cuStreamSynchronize(stream: CUstream) -> CUresult;
+    fn cuStreamUpdateCaptureDependencies(
+        stream: CUstream,
+        nodes: *mut CUgraphNode,
+        count: usize,
+        flags: c_uint,
+    ) -> CUresult;
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult;
     fn cuUserObjectCreate(
         object: *mut CUuserObject,
@@ -590,6 +596,76 @@ fn decides() {
     assert_eq!(result(graph), (CUDA_ERROR_INVALID_VALUE, unused));
     ok!(cuGraphDestroy(graph));
     assert!(add_conditional(outer, handle, either).is_err());
+
+    // A node of a graph that is being captured, and a body that is captured meanwhile, in another stream.
+    begin_capture(stream);
+    let (mut status, mut id, mut count, mut list) = (0, 0, 0, none);
+    ok!(cuStreamGetCaptureInfo_v2(
+        stream,
+        &mut status,
+        &mut id,
+        &mut ended,
+        &mut list,
+        &mut count
+    ));
+    ok!(cuGraphConditionalHandleCreate(
+        &mut handle,
+        ended,
+        null_mut(),
+        1,
+        default
+    ));
+    let (mut decided, bodies) = add_conditional(ended, handle, (CU_GRAPH_COND_TYPE_IF, 1)).unwrap();
+    let set = CU_STREAM_SET_CAPTURE_DEPENDENCIES;
+    ok!(cuStreamUpdateCaptureDependencies(
+        stream,
+        &mut decided,
+        1,
+        set
+    ));
+    let other = new_stream();
+    ok!(cuStreamBeginCaptureToGraph(
+        other,
+        bodies[0],
+        none,
+        std::ptr::null(),
+        0,
+        mode
+    ));
+    ok!(cuMemcpyAsync(address + 32, address, 32, other));
+    ok!(cuStreamEndCapture(other, &mut copy));
+    ok!(cuMemcpyAsync(address + 32, address, 32, stream));
+    let captured = ended;
+    ok!(cuStreamEndCapture(stream, &mut ended));
+    assert_eq!((ended, copy), (captured, bodies[0]));
+    assert_eq!([captured, bodies[0]].map(nodes_of), [Ok(2), Ok(1)]);
+    let exec = instantiate(captured);
+    ok!(cuGraphLaunch(exec, stream));
+    ok!(cuStreamSynchronize(stream));
+
+    // A capture that fails does not take a graph of the program along.
+    ok!(cuGraphCreate(&mut copy, 0));
+    ok!(cuStreamBeginCaptureToGraph(
+        stream,
+        copy,
+        none,
+        std::ptr::null(),
+        0,
+        mode
+    ));
+    // SAFETY: the pointer is to a live variable.
+    let failed = unsafe {
+        let failed = cuStreamSynchronize(stream);
+        (failed, cuStreamEndCapture(stream, &mut ended))
+    };
+    assert_eq!(
+        failed,
+        (
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        )
+    );
+    assert_eq!(nodes_of(copy), Ok(0));
 }
 
 #[test]

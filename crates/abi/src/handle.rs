@@ -109,6 +109,10 @@ kinds! {
     ReferenceId;
     /// A linker's state.
     LinkerId;
+    /// A green context, which as a context has another number.
+    GreenId;
+    /// A description of multiprocessors, which only the program has.
+    DescriptorId;
     /// A stream.
     StreamId;
     /// An event.

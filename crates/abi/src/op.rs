@@ -13,6 +13,7 @@
 
 mod address;
 mod launch;
+mod multiprocessors;
 mod question;
 mod reference;
 mod shared;
@@ -23,15 +24,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::address::{Address, DEVICE_BASE, DEVICE_END, HOST_BASE, HOST_END};
 pub use self::launch::{Launch, LaunchAttribute, StreamRef};
+pub use self::multiprocessors::{SM_GROUPS, SM_REST, SmCut, SmQuestion, SmResource, SmSplit};
 pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
 pub use self::reference::{Mipmap, ReferenceSettings};
 pub use self::shared::{SHARED, SharedEvent, SharedMemory, SharedPool, Sharer};
 pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
 pub use self::texture::{Resource, ResourceView, Sampler, Texture};
 pub use crate::handle::{
-    ArrayId, CallbackId, ContextId, EventId, ExecId, FileId, FunctionId, GraphId, GraphNodeId,
-    HeldImageId, KernelId, LibraryId, LinkerId, MemoryId, MipmapId, ModuleId, PoolId, Raw,
-    ReferenceId, StreamId, TextureId, UserObjectId,
+    ArrayId, CallbackId, ContextId, DescriptorId, EventId, ExecId, FileId, FunctionId, GraphId,
+    GraphNodeId, GreenId, HeldImageId, KernelId, LibraryId, LinkerId, MemoryId, MipmapId, ModuleId,
+    PoolId, Raw, ReferenceId, StreamId, TextureId, UserObjectId,
 };
 use crate::sys::driver as cu;
 
@@ -507,6 +509,28 @@ pub enum Op<'a> {
     /// Takes memory of [`Op::MemFetch`] away that is mapped whole at a reservation's begin, and both with it, once the stream
     /// gets there. Not answered.
     MemCloseAsync { address: Address, stream: StreamRef },
+    // --- green contexts -----------------------------------------------------------------------------
+    /// Answered with [`ReplyBody::Bytes`], as [`SmQuestion`] says: 64-bit numbers, little-endian.
+    SmAsk {
+        of: SmResource,
+        question: SmQuestion,
+    },
+    /// A green context with these multiprocessors: streams of `context`, the device's primary one, can be made in it. `green`
+    /// names it where a graph names the context of a kernel. Answered.
+    GreenCreate {
+        green: ContextId,
+        context: ContextId,
+        resource: SmResource,
+    },
+    /// Answered. Waits for the context's streams; those that were made in it end.
+    GreenDestroy { green: ContextId },
+    /// A stream in a green context, which is one of that context's primary context. Not answered.
+    GreenStream {
+        stream: StreamId,
+        green: ContextId,
+        flags: u32,
+        priority: i32,
+    },
 }
 
 impl Op<'_> {
@@ -530,6 +554,7 @@ impl Op<'_> {
             | Self::StreamCreate { context, .. }
             | Self::EventCreate { context, .. }
             | Self::EventOpen { context, .. }
+            | Self::GreenCreate { context, .. }
             | Self::GraphInstantiate { context, .. } => Some(*context),
             Self::MemAllocAsync { stream, .. }
             | Self::MemFreeAsync { stream, .. }

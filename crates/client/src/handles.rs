@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{
-    ArrayId, CallbackId, ContextId, EventId, ExecId, FIRST_HANDLE, FunctionId, GraphId,
-    GraphNodeId, KernelId, LibraryId, LinkerId, MipmapId, ModuleId, PoolId, Raw, ReferenceId,
-    StreamId, UserObjectId,
+    ArrayId, CallbackId, ContextId, DescriptorId, EventId, ExecId, FIRST_HANDLE, FunctionId,
+    GraphId, GraphNodeId, GreenId, KernelId, LibraryId, LinkerId, MipmapId, ModuleId, PoolId, Raw,
+    ReferenceId, StreamId, UserObjectId,
 };
 use fermata_abi::sys::driver as sys;
 use parking_lot::RwLock;
@@ -33,6 +33,8 @@ macro_rules! opaque {
 
 opaque! {
     CUctx_st: ContextId;
+    CUgreenCtx_st: GreenId;
+    CUdevResourceDesc_st: DescriptorId;
     CUmod_st: ModuleId;
     CUfunc_st: FunctionId;
     CUlib_st: LibraryId;
@@ -118,6 +120,11 @@ impl<H: Raw, T> Table<H, T> {
             !goes
         });
         out
+    }
+
+    /// Calls `act` with all objects, none of which is removed meanwhile. It must not change the table.
+    pub fn with_all<R>(&self, act: impl FnOnce(&mut dyn Iterator<Item = &Arc<T>>) -> R) -> R {
+        act(&mut self.0.read().values())
     }
 
     /// All objects.

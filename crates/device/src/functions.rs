@@ -310,6 +310,14 @@ functions! {
         cuGraphConditionalHandleCreate(handle: *mut CUgraphConditionalHandle, graph: CUgraph, context: CUcontext, default: c_uint, flags: c_uint);
         cuGraphAddNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams);
         cuGraphAddBatchMemOpNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
+        cuDeviceGetDevResource(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType);
+        cuGreenCtxGetDevResource(green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType);
+        cuDevSmResourceSplitByCount(groups: *mut CUdevResource, count: *mut c_uint, of: *const CUdevResource, rest: *mut CUdevResource, flags: c_uint, minimum: c_uint);
+        cuDevResourceGenerateDesc(descriptor: *mut CUdevResourceDesc, resources: *mut CUdevResource, count: c_uint);
+        cuGreenCtxCreate(green: *mut CUgreenCtx, descriptor: CUdevResourceDesc, device: CUdevice, flags: c_uint);
+        cuGreenCtxDestroy(green: CUgreenCtx);
+        cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCtx);
+        cuGreenCtxStreamCreate(stream: *mut CUstream, green: CUgreenCtx, flags: c_uint, priority: c_int);
         cuCheckpointProcessGetState(pid: c_int, state: *mut CUprocessState);
         cuCheckpointProcessLock(pid: c_int, args: *mut CUcheckpointLockArgs);
         cuCheckpointProcessCheckpoint(pid: c_int, args: *mut CUcheckpointCheckpointArgs);

@@ -27,6 +27,8 @@ macro_rules! handles {
 handles! {
     /// A context of the driver.
     ContextHandle: CUcontext;
+    /// A green context.
+    GreenHandle: CUgreenCtx;
     /// A loaded module.
     ModuleHandle: CUmodule;
     /// A kernel in a module.

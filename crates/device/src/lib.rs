@@ -16,7 +16,7 @@
 //! | `address_space`, `layout`, `ranges`, `reusable_pages`, `block`, `memory` | device memory and its addresses |
 //! | `transfer`, `pinned`, `window`, `host`, `copy`, `words` | host memory that devices reach, and copies |
 //! | `hash/` | hashes of device memory |
-//! | `context`, `stream`, `module`, `linker`, `launch`, `graph`, `conditional`, `arrays`, `textures`, `references`, `tensor` | calls by kind of object |
+//! | `context`, `green`, `stream`, `module`, `linker`, `launch`, `graph`, `conditional`, `arrays`, `textures`, `references`, `tensor` | calls by kind of object |
 //! | `devices`, `capability`, `occupancy`, `places` | what a device is |
 //! | `processes` | the driver's own checkpoint of another process |
 
@@ -33,6 +33,7 @@ mod driver;
 mod error;
 mod functions;
 mod graph;
+mod green;
 mod handles;
 pub mod hash;
 mod host;
@@ -66,9 +67,10 @@ pub use devices::DeviceFacts;
 pub use driver::Driver;
 pub use error::{DriverError, LoadError, MemoryError};
 pub use graph::{BatchOp, HostFn, NodeSpec};
+pub use green::{Multiprocessors, SplitResult};
 pub use handles::{
-    ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, MipmapHandle,
-    ModuleHandle, NodeHandle, PhysicalHandle, StreamHandle,
+    ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, GreenHandle,
+    MipmapHandle, ModuleHandle, NodeHandle, PhysicalHandle, StreamHandle,
 };
 pub use host::HostMapping;
 pub use launch::{Grid, KernelLaunch, LaunchAttribute};

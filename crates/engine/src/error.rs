@@ -100,6 +100,9 @@ pub enum EngineError {
     /// The multiprocessors of a device lie elsewhere than the program was told.
     #[error("{0}")]
     Places(String),
+    /// The driver splits the multiprocessors of a device otherwise than the program was told.
+    #[error("{0}")]
+    Multiprocessors(String),
     /// Two devices do not reach each other's memory, and those of the program did.
     #[error(
         "GPU {from} of the program cannot reach the memory of its GPU {to}, as it did at the checkpoint"
@@ -177,6 +180,7 @@ impl EngineError {
             | Self::Unsuitable(_)
             | Self::Moved(_)
             | Self::Places(_)
+            | Self::Multiprocessors(_)
             | Self::Peers { .. } => ErrorKind::Host,
             Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
             Self::File { source, .. } => match source.kind() {

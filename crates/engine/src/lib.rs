@@ -41,8 +41,8 @@ mod variables;
 pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
 pub use live::{
-    HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
-    Undisturbed, level_bytes,
+    HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveGreen, LiveStream, Moved,
+    SpareStaging, Undisturbed, level_bytes,
 };
 pub use module_images::Examining;
 pub use share::{ShareError, Sharing, event_handle};

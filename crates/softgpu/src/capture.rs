@@ -20,6 +20,7 @@ use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::event::Event;
 use crate::graph::GraphObject;
+use crate::module::Function;
 use crate::stream::{Stream, StreamKind};
 use crate::work::Work;
 
@@ -275,13 +276,25 @@ pub fn forget_event(event: u64) {
     }
 }
 
+/// Notes in which green context a kernel runs that is launched in a stream.
+fn place(driver: &Driver, stream: &Stream, kind: &mut NodeKind) -> Result {
+    if let (Some(green), NodeKind::Kernel(node)) = (&stream.green, kind) {
+        let function = Function::resolve(driver, node.function.raw())?;
+        if function.module.context.id == stream.context.id {
+            node.context = ContextId::from_raw(green.converted);
+        }
+    }
+    Ok(())
+}
+
 /// Submits a node's work.
 ///
 /// # Errors
 /// What it names does not exist or does not fit, the context is dead, or a capture does not allow it.
-pub fn submit(stream: &Arc<Stream>, kind: NodeKind) -> Result {
+pub fn submit(stream: &Arc<Stream>, mut kind: NodeKind) -> Result {
     stream.context.check()?;
     let driver = driver::get()?;
+    place(driver, stream, &mut kind)?;
     if is_capturing(stream) {
         Work::check(driver, &stream.context, &kind)?;
         return add_node(driver, stream, kind);

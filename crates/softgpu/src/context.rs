@@ -16,7 +16,7 @@ use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
 pub use crate::objects::{Context, Streams};
-use crate::objects::{Point, Stream, StreamKind, Work};
+use crate::objects::{Point, Stream, StreamKind};
 use crate::primary::Primary;
 
 /// Device output kept before it is written.
@@ -56,12 +56,11 @@ impl Driver {
 impl Context {
     /// A context that is not known yet.
     pub fn new(device: &Arc<Device>, handle: u64, primary: bool, flags: u32) -> Arc<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             handle,
             device: Arc::clone(device),
             primary,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: Self::fresh_id(),
             flags: AtomicU32::new(flags),
             stop: AtomicBool::new(false),
             streams: Mutex::default(),
@@ -73,6 +72,12 @@ impl Context {
             gone: AtomicBool::new(false),
             attached: AtomicU32::new(0),
         })
+    }
+
+    /// A number that no other context has.
+    pub fn fresh_id() -> u64 {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        NEXT_ID.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Makes a context that is not the primary one.
@@ -149,16 +154,6 @@ impl Context {
         }
         self.flush_output();
         self.check()
-    }
-
-    /// Submits work that runs when everything submitted so far is done. It is made as in [`Stream::submit_made`].
-    ///
-    /// # Errors
-    /// The context is dead, or no thread could be started.
-    pub fn submit_after_all(self: &Arc<Self>, make: impl FnOnce() -> Work) -> Result<Point> {
-        let points = self.streams.lock().ends();
-        let aside = Stream::new(self, StreamKind::NonBlocking, 0, 0);
-        aside.submit_made(points, make)
     }
 
     /// All its streams.

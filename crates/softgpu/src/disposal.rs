@@ -9,6 +9,7 @@ use crate::capture;
 use crate::context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_CONTEXT, Result};
+use crate::green::Green;
 use crate::handle::{self, Tag};
 use crate::objects::{Context, Streams};
 use crate::pool::Pool;
@@ -22,6 +23,7 @@ impl Context {
         // While its handle is still good.
         fermata_tables::context_gone(std::ptr::without_provenance_mut(self.handle as usize));
         let _ = self.synchronize();
+        Green::end_all(driver, self.id);
         self.stop.store(true, Ordering::Relaxed);
         let handle = self.handle;
         for stream in self.all_streams() {
@@ -77,6 +79,7 @@ impl Context {
             }
         };
         let context = driver.contexts().get(handle).ok_or_else(unknown)?;
+        // A green context is one that the primary context has been made for.
         if context.primary {
             return Err(INVALID_CONTEXT);
         }

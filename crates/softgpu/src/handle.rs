@@ -54,6 +54,10 @@ pub enum Tag {
     Notification = 0x52,
     /// `CUgraphConditionalHandle`
     Condition = 0x53,
+    /// `CUgreenCtx`
+    Green = 0x54,
+    /// `CUdevResourceDesc`
+    Descriptor = 0x55,
 }
 
 /// A fresh handle of a kind.

@@ -12,10 +12,10 @@ use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::exec;
 use crate::function::max_threads;
+use crate::green;
 use crate::log;
 use crate::module::Function;
 use crate::occupancy::{Need, active_blocks};
-use crate::settings::MULTIPROCESSORS;
 use crate::work::KernelWork;
 
 /// Checks a launch. `context` is that of the stream it goes to; nodes of graphs that name their own
@@ -31,7 +31,9 @@ pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<Ke
     check_supported(&function)?;
     check_shape(&function, node)?;
     let cooperative = check_attributes(&function, node)?;
-    let resident = resident(&function, node);
+    let green = driver.greens().get(node.context.raw());
+    let processors = green.map_or(green::ALL, |green| green.mask);
+    let resident = resident(&function, node, processors.count_ones());
     if cooperative && blocks(node) > resident {
         return Err(CuError(cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
     }
@@ -44,6 +46,7 @@ pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<Ke
         shared_bytes: node.shared_bytes,
         cooperative,
         resident,
+        processors,
         params: node.params[..function.info.param_bytes].to_vec(),
         function,
     })
@@ -93,13 +96,13 @@ fn blocks(node: &KernelNode) -> u64 {
     node.grid.iter().map(|&n| u64::from(n)).product()
 }
 
-/// Blocks of a launch that the device runs at once.
-fn resident(function: &Function, node: &KernelNode) -> u64 {
+/// Blocks of a launch that so many multiprocessors run at once.
+fn resident(function: &Function, node: &KernelNode, processors: u32) -> u64 {
     let shared = node
         .shared_bytes
         .saturating_add(function.info.static_shared);
     let need = Need::new(&function.info, node.block.iter().product(), shared);
-    (u64::from(active_blocks(&need)) * u64::from(MULTIPROCESSORS)).clamp(1, exec::MOST_BLOCKS)
+    (u64::from(active_blocks(&need)) * u64::from(processors)).clamp(1, exec::MOST_BLOCKS)
 }
 
 /// Whether the launch is cooperative. Attributes that only tune are ignored; those that would change what a kernel

@@ -36,6 +36,7 @@ mod event;
 pub mod exec;
 mod function;
 mod graph;
+mod green;
 mod handle;
 mod hold;
 mod image;

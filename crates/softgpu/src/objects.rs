@@ -23,6 +23,7 @@ use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
 use crate::graph::{Condition, HeldObjects, Root};
+use crate::green::Green;
 use crate::mark::Mark;
 use crate::opened::Whole;
 
@@ -86,8 +87,10 @@ pub enum StreamKind {
 pub struct Stream {
     /// Handle of a created stream; 0 for default streams.
     pub handle: u64,
-    /// Its context.
+    /// Its context; of a stream of a green context, the primary one.
     pub context: Arc<Context>,
+    /// Its green context.
+    pub green: Option<Arc<Green>>,
     /// Which kind it is.
     pub kind: StreamKind,
     /// `CU_STREAM_*` it was made with.
@@ -201,6 +204,8 @@ pub struct KernelWork {
     pub cooperative: bool,
     /// Blocks that the device runs at once.
     pub resident: u64,
+    /// A bit for each multiprocessor that it runs on.
+    pub processors: u64,
     /// The parameter block.
     pub params: Vec<u8>,
 }

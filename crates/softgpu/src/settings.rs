@@ -22,6 +22,7 @@
 //! | `DIRTY_ARRAYS` | 1: new arrays are not zero, as those of a GPU need not be | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
 //! | `PLACES` | how many pairs of multiprocessors each cluster of processors has, as `3,5`: a device of 16 multiprocessors has 8. Libraries are told where each lies | they are told nothing |
+//! | `GROUP` | multiprocessors that groups of a split for green contexts are multiples of, 1 to 16 | 8 |
 //! | `QUIET` | anything but 0: what the software GPU refuses is not told on standard error | 0 |
 //! | `HOLD` | folder whose files hold up work, see `hold` | none |
 //!
@@ -78,6 +79,8 @@ pub struct Settings {
     pub lose_device: u64,
     /// Pairs of multiprocessors in each cluster of processors, if it is told.
     pub places: Option<Vec<u8>>,
+    /// Multiprocessors that groups of a split are multiples of.
+    pub group: u32,
     /// Folder by which processes share the devices' memory.
     pub shared: Option<PathBuf>,
     /// Folder whose files hold up work.
@@ -106,6 +109,7 @@ impl Default for Settings {
             no_peers: 0,
             lose_device: 0,
             places: None,
+            group: 8,
             shared: None,
             hold: None,
         }
@@ -132,6 +136,11 @@ impl Settings {
             None => Ok(()),
         };
         let (mut devices, mut threads) = (settings.devices as u64, settings.threads as u64);
+        let mut group = u64::from(settings.group);
+        number("GROUP", &mut group)?;
+        let groups = 1..=u64::from(MULTIPROCESSORS);
+        let group = Some(group).filter(|group| groups.contains(group));
+        settings.group = group.ok_or(INVALID_VALUE)? as u32;
         number("DEVICES", &mut devices)?;
         number("THREADS", &mut threads)?;
         number("MEMORY", &mut settings.memory)?;

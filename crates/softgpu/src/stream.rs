@@ -21,7 +21,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::context;
 use crate::driver::{self, Driver};
-use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM, Result};
+use crate::error::{CuError, INVALID_HANDLE, NOT_SUPPORTED, OPERATING_SYSTEM, Result};
+use crate::green::Green;
 use crate::handle::{self, Table, Tag};
 use crate::objects::{Context, Job, Queue, QueueState, Streams, Work};
 pub use crate::objects::{Point, Stream, StreamKind};
@@ -69,6 +70,17 @@ impl Driver {
 impl Stream {
     /// A stream of `context`, not yet known to it.
     pub fn new(context: &Arc<Context>, kind: StreamKind, flags: u32, priority: i32) -> Arc<Self> {
+        Self::new_in(context, None, kind, flags, priority)
+    }
+
+    /// As [`Stream::new`], in a green context of `context`.
+    pub fn new_in(
+        context: &Arc<Context>,
+        green: Option<&Arc<Green>>,
+        kind: StreamKind,
+        flags: u32,
+        priority: i32,
+    ) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let created = matches!(kind, StreamKind::Blocking | StreamKind::NonBlocking);
         Arc::new(Self {
@@ -78,6 +90,7 @@ impl Stream {
                 0
             },
             context: Arc::clone(context),
+            green: green.cloned(),
             kind,
             flags,
             priority: AtomicI32::new(priority),
@@ -93,19 +106,32 @@ impl Stream {
     /// Makes a stream for the program.
     ///
     /// # Errors
-    /// The driver is not running.
-    pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Self>> {
+    /// The driver is not running, or a green context would have a blocking stream: how that is ordered with the default
+    /// streams, no documentation says.
+    pub fn create(
+        context: &Arc<Context>,
+        green: Option<&Arc<Green>>,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Arc<Self>> {
         let non_blocking = flags & cu::CU_STREAM_NON_BLOCKING != 0;
         let kind = if non_blocking {
             StreamKind::NonBlocking
         } else {
             StreamKind::Blocking
         };
-        let stream = Self::new(context, kind, flags, priority);
+        if green.is_some() && !non_blocking {
+            return Err(NOT_SUPPORTED);
+        }
+        let stream = Self::new_in(context, green, kind, flags, priority);
         driver::get()?
             .streams()
             .insert(stream.handle, Arc::clone(&stream));
         context.streams.lock().others.push(Arc::clone(&stream));
+        let awaited = green.map(|green| green.awaited.lock().clone());
+        for mark in awaited.into_iter().flatten() {
+            stream.submit(Work::Wait(mark))?;
+        }
         Ok(stream)
     }
 
@@ -125,13 +151,21 @@ impl Stream {
     /// # Errors
     /// No such stream or no current context.
     pub fn resolve_any(handle: cu::CUstream) -> Result<Arc<Self>> {
+        let driver = driver::get()?;
         match handle.addr() {
-            0 | 1 => Ok(context::current_any()?.legacy_stream()),
+            0 | 1 => match Green::current(driver) {
+                Some(green) => green.default_stream(),
+                None => Ok(context::current_any()?.legacy_stream()),
+            },
+            // As the driver: see `cuStreamGetCtx_v2`.
+            2 if Green::current(driver).is_some() => Err(INVALID_HANDLE),
             2 => Ok(context::current_any()?.per_thread_stream()),
-            other => driver::get()?
-                .streams()
-                .get(other as u64)
-                .ok_or(INVALID_HANDLE),
+            other => {
+                let stream = driver.streams().get(other as u64).ok_or(INVALID_HANDLE)?;
+                let green = stream.green.as_ref();
+                green.map_or(Ok(()), |green| green.check())?;
+                Ok(stream)
+            }
         }
     }
 
@@ -293,6 +327,12 @@ impl Stream {
         }
         self.context.flush_output();
         self.context.check()
+    }
+
+    /// Handle of the context that it was created in; of a green one, as a context.
+    pub fn context_handle(&self) -> u64 {
+        let green = self.green.as_ref();
+        green.map_or(self.context.handle, |green| green.converted)
     }
 
     /// Removes the handle; work already submitted is still executed.

@@ -263,6 +263,7 @@ impl KernelWork {
             dynamic_shared: self.shared_bytes,
             params: &self.params,
             multiprocessors: MULTIPROCESSORS,
+            processors: self.processors,
             grid_id,
             limit_seconds: context.device.settings.kernel_limit,
             resident: self.resident,

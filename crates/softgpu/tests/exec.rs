@@ -31,6 +31,7 @@ fn request<'a>(
         dynamic_shared: 0,
         params,
         multiprocessors: 4,
+        processors: 0xf,
         grid_id: 1,
         limit_seconds: seconds,
         resident: 32,

@@ -134,7 +134,11 @@ fn free_bytes() -> usize {
 #[test]
 fn what_is_refused_is_told_once_on_standard_error_unless_the_user_wants_none() {
     let told = outputs("a_program_asks_for_what_is_not_there", &[]).1;
-    for what in ["cuGreenCtxCreate", "cannot launch `bad`", "frobnicate"] {
+    for what in [
+        "cuDestroyExternalMemory",
+        "cannot launch `bad`",
+        "frobnicate",
+    ] {
         assert_eq!(told.matches(what).count(), 1, "{what}: {told}");
     }
     let quiet = outputs("a_program_asks_for_what_is_not_there", &[("QUIET", "1")]).1;
@@ -148,9 +152,8 @@ fn a_program_asks_for_what_is_not_there() {
     let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry bad() { frobnicate.u32 %r1, 3; ret; }";
     let bad = context.load(text).function(c"bad");
     for _ in 0..3 {
-        let mut made = null_mut();
-        // SAFETY: all its pointers are null or valid, and it refuses.
-        let refused = unsafe { unsupported::cuGreenCtxCreate(&raw mut made, null_mut(), 0, 0) };
+        // SAFETY: it refuses whatever it is given.
+        let refused = unsafe { unsupported::cuDestroyExternalMemory(null_mut()) };
         assert_eq!(refused, cu::CUDA_ERROR_NOT_SUPPORTED);
         let launched = bad.try_launch([1; 3], [1; 3], 0, null_mut(), &[]);
         assert_eq!(launched, cu::CUDA_ERROR_NOT_SUPPORTED);

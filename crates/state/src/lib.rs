@@ -4,6 +4,7 @@
 //!  Context ◄─ Module ◄─ Function          Allocation   HostRegion   Array      each with a buffer number:
 //!     ▲          └─ image, by content     Memory ◄─ Mapping ─► Reservation     content is kept elsewhere
 //!     ├─ Stream, Event
+//!     ├─ Green (context) ─► Stream
 //!     └─ Executable (graph as data)
 //! ```
 //! Only live objects are here, so that a restore never replays history; but modules that a program has unloaded are
@@ -13,6 +14,7 @@
 
 mod buffers;
 mod error;
+mod green;
 mod image;
 mod load_order;
 mod memory;
@@ -28,6 +30,7 @@ mod validate;
 
 pub use buffers::{Buffer, BufferOwner};
 pub use error::StateError;
+pub use green::{Green, Greens};
 pub use image::{
     IMAGE_BUFFERS, IMAGE_PADDING, ImageBytes, ImageFacts, LONGEST_IMAGE, STORED_FROM, StoredImage,
 };

@@ -1,4 +1,4 @@
-//! The order in which modules were loaded, and contexts made for them. It decides where a driver puts their variables, so an unloaded module stays in
+//! The order in which modules were loaded, and contexts and green contexts made for them. It decides where a driver puts their variables, so an unloaded module stays in
 //! the driver, and keeps its place in the order, while the limits for such modules permit.
 //!
 //! ```text
@@ -20,6 +20,9 @@ pub const KEPT_MODULES: usize = 256;
 /// Bytes of images and variables that are kept at most.
 pub const KEPT_BYTES: u64 = 64 << 20;
 
+/// Where green contexts stand among what was made after the same module; contexts have the numbers of their slots.
+const FIRST_GREEN: u32 = 1 << 31;
+
 /// What became of a module that the program has unloaded.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Retired {
@@ -34,6 +37,8 @@ pub struct Retired {
 pub enum Loaded {
     /// A context is made.
     Context(ContextId),
+    /// A green context is made.
+    Green(ContextId),
     /// A module of the program.
     Module(ModuleId),
     /// A kept one, by its place in the order.
@@ -49,7 +54,11 @@ impl Session {
         let kept = kept.map(|serial| ((*serial, 0), Loaded::Kept(*serial)));
         let contexts = self.context_places.iter();
         let contexts = contexts.map(|(handle, it)| ((it.after, it.slot), Loaded::Context(*handle)));
-        let order: BTreeMap<(u64, u32), Loaded> = modules.chain(kept).chain(contexts).collect();
+        // Behind the contexts, in the order of their handles, which is that in which they were made.
+        let greens = (FIRST_GREEN..).zip(self.greens.contexts.iter());
+        let greens = greens.map(|(at, (handle, it))| ((it.after, at), Loaded::Green(handle)));
+        let all = modules.chain(kept).chain(contexts).chain(greens);
+        let order: BTreeMap<(u64, u32), Loaded> = all.collect();
         order.into_values().collect()
     }
 

@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`], [`Sharing::opened`], [`Session::pointers`] and [`Session::context_places`], in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], what is shared ([`Sharing`]), [`Session::places`], [`Session::references`], [`Session::mipmaps`], [`Sharing::opened`], [`Session::pointers`], [`Session::context_places`] and [`Session::greens`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 13 | |
+//! | 14 | |
+//! | 13 | the green contexts |
 //! | 12 | the places of contexts among the modules |
 //! | 11 | the pointers in device memory |
 //! | 10 | the events that other processes share |
@@ -41,7 +42,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -155,6 +156,7 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let body = postcard::to_extend(opened, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.pointers, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.context_places, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.greens, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -199,20 +201,22 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
     let mut body = Cow::Borrowed(body);
-    // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
+    // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three, no
+    // green context two.
     let missing = match version {
-        1 => 18,
-        2 => 17,
-        3 => 15,
-        4 => 14,
-        5 => 13,
-        6 => 12,
-        7 => 9,
-        8 => 6,
-        9 => 5,
-        10 => 3,
-        11 => 2,
-        12 => 1,
+        1 => 20,
+        2 => 19,
+        3 => 17,
+        4 => 16,
+        5 => 15,
+        6 => 14,
+        7 => 11,
+        8 => 8,
+        9 => 7,
+        10 => 5,
+        11 => 4,
+        12 => 3,
+        13 => 2,
         _ => 0,
     };
     if missing > 0 {
@@ -237,6 +241,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     session.pointers = pointers;
     let (context_places, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.context_places = context_places;
+    let (greens, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.greens = greens;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

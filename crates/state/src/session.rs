@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, ContextPlace, Device, Event, Executable, Function, HostRegion,
-    ImageBytes, ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places,
-    Pointers, ReferenceKey, Reservation, Sharing, StateError, Stream, Table, TensorMaps,
-    TextureKey, Variable,
+    Allocation, Array, Context, ContextPlace, Device, Event, Executable, Function, Greens,
+    HostRegion, ImageBytes, ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray,
+    Module, Places, Pointers, ReferenceKey, Reservation, Sharing, StateError, Stream, Table,
+    TensorMaps, TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -88,9 +88,12 @@ pub struct Session {
     #[serde(skip)]
     pub pointers: Pointers,
     /// Where contexts stand among the modules: those that the worker makes for its program, and did not have before. In the
-    /// records they come last.
+    /// records they come behind the pointers.
     #[serde(skip)]
     pub context_places: BTreeMap<ContextId, ContextPlace>,
+    /// Green contexts. In the records they come last.
+    #[serde(skip)]
+    pub greens: Greens,
 }
 
 /// An operation that waits for its turn.
@@ -136,6 +139,8 @@ pub struct Removed {
     pub textures: Vec<TextureKey>,
     /// Arrays with levels, and their levels.
     pub mipmaps: Vec<(MipmapId, Vec<ArrayId>)>,
+    /// Green contexts.
+    pub greens: Vec<ContextId>,
 }
 
 pub(crate) fn handles<H, T>(taken: Vec<(H, T)>) -> Vec<H> {
@@ -343,6 +348,8 @@ impl Session {
         for (_, gone) in &removed.allocations {
             self.sharing.shared.remove(&gone.buffer);
         }
+        let greens = self.greens.contexts.take_where(|it| it.context == handle);
+        removed.greens = handles(greens);
         removed.streams = handles(self.streams.take_where(|it| it.context == handle));
         removed.events = handles(self.events.take_where(|it| it.context == handle));
         for gone in &removed.events {

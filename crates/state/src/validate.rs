@@ -71,6 +71,7 @@ impl Session {
             rule(known && whole, "device", u64::from(*device), reason)?;
         }
         self.check_context_places()?;
+        self.check_greens()?;
         self.check_memory()?;
         self.check_sharing()?;
         self.check_numbers()
@@ -83,6 +84,32 @@ impl Session {
             let sound = own && place.after <= self.next_serial && self.contexts.contains(*context);
             let reason = "its place among the modules is not its own";
             rule(sound, "context", *context, reason)?;
+        }
+        Ok(())
+    }
+
+    fn check_greens(&self) -> Result<(), StateError> {
+        const KIND: &str = "green context";
+        let mut streams = BTreeSet::new();
+        for (handle, green) in self.greens.contexts.iter() {
+            let own = handle.raw() >= FIRST_HANDLE && !self.contexts.contains(handle);
+            rule(own, KIND, handle, "its handle is another's")?;
+            let primary = self.contexts.get(green.context)?;
+            let same = primary.primary && primary.device == green.resource.device;
+            rule(same, KIND, handle, "its context is another device's")?;
+            let sound = green.resource.is_sound() && green.after <= self.next_serial;
+            rule(sound, KIND, handle, "its multiprocessors are none")?;
+            for stream in &green.streams {
+                let known = self.streams.get(*stream)?.context == green.context;
+                let reason = "a stream is another context's";
+                rule(known && streams.insert(*stream), KIND, handle, reason)?;
+            }
+        }
+        for (resource, question) in self.greens.told.keys() {
+            let sound = resource.is_sound() && question.is_sound();
+            let device = u64::from(resource.device);
+            rule(sound, "device", device, "no program asks that of it")?;
+            self.check_device("device", device, resource.device)?;
         }
         Ok(())
     }

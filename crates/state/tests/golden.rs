@@ -9,7 +9,8 @@ use std::path::Path;
 
 use fermata_abi::op::{
     Address, ArrayId, ContextId, DEVICE_BASE, EventId, FunctionId, HOST_BASE, HeldImageId,
-    HostKind, MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, StreamId, Texture, TextureId,
+    HostKind, MemoryId, Mipmap, MipmapId, ModuleId, Op, Resource, SM_REST, SmQuestion, SmResource,
+    SmSplit, StreamId, Texture, TextureId,
 };
 use fermata_state::records;
 use fermata_state::{
@@ -160,8 +161,47 @@ fn textures(s: &mut Session, context: ContextId) {
     s.tensor_maps.add([3; 128], Address::from_raw(0x1000), 64);
 }
 
+fn greens(s: &mut Session) {
+    let context = ContextId::from_raw(0x103);
+    let primary = Context {
+        device: 1,
+        flags: 0,
+        primary: true,
+        limits: BTreeMap::new(),
+        peers: BTreeSet::new(),
+    };
+    s.contexts.insert(context, primary).unwrap();
+    let stream = StreamId::from_raw(0x8031);
+    let made = Stream {
+        context,
+        flags: 1,
+        priority: 0,
+    };
+    s.streams.insert(stream, made).unwrap();
+    let whole = SmResource::whole(1);
+    let split = SmSplit {
+        groups: 1,
+        flags: 2,
+        minimum: 8,
+    };
+    let rest = whole.part(split, SM_REST).unwrap();
+    let mut green = s.new_green(context, rest);
+    green.streams.insert(stream);
+    let id = ContextId::from_raw(0x8030);
+    s.greens.contexts.insert(id, green).unwrap();
+    let told = &mut s.greens.told;
+    told.insert((whole.clone(), SmQuestion::Counts), vec![132, 8, 8]);
+    let groups = SmQuestion::Groups {
+        flags: 0,
+        minimum: 16,
+    };
+    told.insert((whole.clone(), groups), vec![8]);
+    let parts = vec![124, 8, 8, 8, 8, 8];
+    told.insert((whole, SmQuestion::Split(split)), parts);
+}
+
 /// The versions of the golden states.
-const VERSIONS: [u8; 2] = [12, 13];
+const VERSIONS: [u8; 3] = [12, 13, 14];
 
 /// The session as a version has it.
 fn session_of(version: u8) -> Session {
@@ -173,6 +213,9 @@ fn session_of(version: u8) -> Session {
             kernels: true,
         };
         s.context_places.insert(ContextId::from_raw(0x102), place);
+    }
+    if version >= 14 {
+        greens(&mut s);
     }
     s
 }

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use fermata_abi::op::{Address, ContextId, ModuleId};
+use fermata_abi::op::{
+    Address, ContextId, ModuleId, SmCut, SmQuestion, SmResource, SmSplit, StreamId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_state::{
     Context, ContextPlace, Device, ImageBytes, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session,
+    Stream,
 };
 
 const CONTEXT: ContextId = ContextId::from_raw(0x100);
@@ -179,6 +182,92 @@ fn a_context_that_is_made_between_modules_keeps_its_place() {
     session.remove_context(OTHER).unwrap();
     assert_eq!(session.load_order(), modules);
     assert_eq!(session.validate(), Ok(()));
+}
+
+#[test]
+fn green_contexts_keep_their_place_and_go_with_their_streams_and_their_context() {
+    let mut session = session();
+    session.contexts.get_mut(CONTEXT).unwrap().primary = true;
+    let whole = SmResource::whole(0);
+    let greens = [0x300, 0x310].map(ContextId::from_raw);
+    load(&mut session, 0x201, b'a', 4);
+    let place = session.next_context_place();
+    session.context_places.insert(OTHER, place);
+    for (green, stream) in greens.into_iter().zip([0x301, 0x311]) {
+        let mut made = session.new_green(CONTEXT, whole.clone());
+        let record = Stream {
+            context: CONTEXT,
+            flags: 1,
+            priority: 0,
+        };
+        let stream = StreamId::from_raw(stream);
+        session.streams.insert(stream, record).unwrap();
+        made.streams.insert(stream);
+        session.greens.contexts.insert(green, made).unwrap();
+        assert_eq!(session.greens.of_stream(stream), Some(green));
+    }
+    load(&mut session, 0x202, b'b', 4);
+    let [first, last] = [0x201, 0x202].map(|it| Loaded::Module(ModuleId::from_raw(it)));
+    let [one, two] = greens.map(Loaded::Green);
+    let order = [first, Loaded::Context(OTHER), one, two, last];
+    assert_eq!(session.load_order(), order);
+    assert_eq!(session.validate(), Ok(()));
+
+    let gone = session.remove_green(greens[0]).unwrap();
+    assert_eq!(gone.streams.len(), 1);
+    assert!(!session.streams.contains(StreamId::from_raw(0x301)));
+    let stream = StreamId::from_raw(0x311);
+    session.remove_stream(stream).unwrap();
+    assert_eq!(session.greens.of_stream(stream), None);
+    assert_eq!(session.validate(), Ok(()));
+    let removed = session.remove_context(CONTEXT).unwrap();
+    assert_eq!(removed.greens, [greens[1]]);
+    assert_eq!(session.validate(), Ok(()));
+}
+
+#[test]
+fn green_contexts_that_contradict_the_rest_are_refused() {
+    let sound = || {
+        let mut session = session();
+        session.contexts.get_mut(CONTEXT).unwrap().primary = true;
+        let green = session.new_green(CONTEXT, SmResource::whole(0));
+        let id = ContextId::from_raw(0x300);
+        session.greens.contexts.insert(id, green).unwrap();
+        (session, id)
+    };
+    let wrong: [fn(&mut Session, ContextId); 6] = [
+        |session, _| session.contexts.get_mut(CONTEXT).unwrap().primary = false,
+        |session, id| session.greens.contexts.get_mut(id).unwrap().after = 9,
+        |session, id| {
+            let green = session.greens.contexts.get_mut(id).unwrap();
+            green.resource.device = 1;
+        },
+        |session, id| {
+            let green = session.greens.contexts.get_mut(id).unwrap();
+            green.streams.insert(StreamId::from_raw(0x999));
+        },
+        |session, id| {
+            let green = session.greens.contexts.get_mut(id).unwrap();
+            let (groups, flags, minimum) = (1, 0, 8);
+            let split = SmSplit {
+                groups,
+                flags,
+                minimum,
+            };
+            let parts = Vec::new();
+            green.resource.cuts.push(SmCut { split, parts });
+        },
+        |session, _| {
+            let key = (SmResource::whole(7), SmQuestion::Counts);
+            session.greens.told.insert(key, vec![1, 1, 1]);
+        },
+    ];
+    assert_eq!(sound().0.validate(), Ok(()));
+    for (index, change) in wrong.into_iter().enumerate() {
+        let (mut session, id) = sound();
+        change(&mut session, id);
+        assert!(session.validate().is_err(), "change {index}");
+    }
 }
 
 #[test]

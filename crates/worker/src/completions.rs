@@ -320,6 +320,7 @@ impl Server {
                 self.release_module(module).and(failure.map_or(Ok(()), Err))
             }
             Then::ContextDestroy(context) => self.release_context(context),
+            Then::GreenDestroy(green) => self.release_green(green),
             Then::ArrayDestroy(array) => self.release_array(array).and(failure.map_or(Ok(()), Err)),
             Then::MipmapDestroy(mipmap, gone) => {
                 let released = self.release_mipmap(mipmap, &gone);

@@ -181,6 +181,10 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<ContextId> {
         }
         Op::MemFree { address } => session.allocations.get(*address).ok().map(|it| it.context),
         Op::StreamDestroy { stream } => session.streams.get(*stream).ok().map(|it| it.context),
+        Op::GreenStream { green, .. } | Op::GreenDestroy { green } => {
+            let green = session.greens.contexts.get(*green);
+            green.ok().map(|it| it.context)
+        }
         Op::EventDestroy { event }
         | Op::EventSync { event }
         | Op::EventQuery { event }

@@ -25,6 +25,10 @@ pub(crate) fn from_engine(error: &EngineError) -> Failure {
             "restore on the GPU of the checkpoint; with `--ignore-places` the program goes on with what it was told, and may \
              compute slower or otherwise",
         ),
+        _ if matches!(error, EngineError::Multiprocessors(_)) => (
+            FailureKind::Host,
+            "restore on a GPU of the same kind as that of the checkpoint, with its driver",
+        ),
         _ if matches!(error, EngineError::Peers { .. }) => (
             FailureKind::Host,
             "`--gpus LIST` gives the program GPUs that reach each other; `nvidia-smi topo -p2p r` shows which do",

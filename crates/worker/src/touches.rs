@@ -120,6 +120,7 @@ impl Touches {
             Op::ContextSync { context } => touches.scope = Scope::Context(*context),
             Op::Drain
             | Op::ContextDestroy { .. }
+            | Op::GreenDestroy { .. }
             | Op::ModuleUnload { .. }
             | Op::MemFree { .. }
             | Op::HostUnmap { .. }
@@ -165,6 +166,9 @@ impl Touches {
             | Op::ReferenceGet { .. }
             | Op::MipmapCreate { .. }
             | Op::StreamCreate { .. }
+            | Op::SmAsk { .. }
+            | Op::GreenCreate { .. }
+            | Op::GreenStream { .. }
             | Op::EventCreate { .. }
             | Op::EventOpen { .. } => {}
         }

@@ -71,6 +71,8 @@ pub(crate) enum Then {
     ModuleUnload(ModuleId),
     /// A context is destroyed.
     ContextDestroy(ContextId),
+    /// A green context is destroyed.
+    GreenDestroy(ContextId),
     /// An array is destroyed.
     ArrayDestroy(ArrayId),
     /// An array with levels is destroyed.

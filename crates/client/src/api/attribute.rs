@@ -3,15 +3,15 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::{Address, HostKind, Op};
+use fermata_abi::op::{Address, HostKind};
 use fermata_abi::sys::driver as sys;
 
 use crate::args::{In, Out};
 use crate::frame::entry::driver_api;
 use crate::object::mirror::{Block, Kind};
 use crate::object::session::session;
-use crate::object::stream::legacy;
 use crate::result::Result;
+use crate::work::context_events;
 
 driver_api! {
     fn cuStreamSetAttribute(
@@ -110,17 +110,12 @@ driver_api! {
 
     fn cuCtxRecordEvent(context: sys::CUcontext, event: sys::CUevent) {
         let session = session()?;
-        let stream = legacy(&*session.contexts.get(context)?);
-        let event = session.events.get(event)?;
-        event.note_recorded();
-        event.send(&Op::EventRecord { event: event.handle, stream, flags: 0 })
+        context_events::record(session, &*session.contexts.get(context)?, event)
     }
 
     fn cuCtxWaitEvent(context: sys::CUcontext, event: sys::CUevent) {
         let session = session()?;
-        let stream = legacy(&*session.contexts.get(context)?);
-        let event = session.events.get(event)?;
-        event.send(&Op::StreamWait { stream, event: event.handle, flags: 0 })
+        context_events::wait(session, &*session.contexts.get(context)?, event)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::link::fault;
 use crate::object::context::{
     Context, current, current_or_none, current_pointer, pop, push, set_current,
 };
-use crate::object::session::session;
+use crate::object::session::{Session, session};
 use crate::result::Result;
 use crate::work::capture;
 use crate::work::teardown;
@@ -162,15 +162,12 @@ driver_api! {
     fn cuCtxSynchronize() {
         let session = session()?;
         capture::forbid_unsafe(session)?;
-        link::ask(&Op::ContextSync { context: current()?.handle }, link::nothing)?;
-        session.managed.after_wait()
+        synchronize(session, &*current()?)
     }
 
     fn cuCtxSynchronize_v2(context: sys::CUcontext) {
         let session = session()?;
-        let context = session.contexts.get(context)?.handle;
-        link::ask(&Op::ContextSync { context }, link::nothing)?;
-        session.managed.after_wait()
+        synchronize(session, &*session.contexts.get(context)?)
     }
 
     fn cuCtxSetLimit(limit: sys::CUlimit, value: usize) {
@@ -244,6 +241,24 @@ driver_api! {
         let context = current()?;
         link::ask(&Op::PeerDisable { context: context.handle, peer: peer.handle }, link::nothing)
     }
+}
+
+/// Waits for all work of a context: for a primary context, that of its green contexts, too; for a green context, only its own.
+fn synchronize(session: &Session, context: &Context) -> Result {
+    if context.green.is_none() {
+        let context = context.handle;
+        link::ask(&Op::ContextSync { context }, link::nothing)?;
+        return session.managed.after_wait();
+    }
+    // Not while the streams are kept from ending: other threads may have to give them work that this waits for.
+    for stream in session.streams.with_those_of(context, |streams| streams) {
+        let waited = link::ask(&Op::StreamSync { stream }, link::nothing);
+        // A stream that another thread has destroyed meanwhile is no longer one of the context.
+        if waited != Err(sys::CUDA_ERROR_INVALID_HANDLE) {
+            waited?;
+        }
+    }
+    session.managed.after_wait()
 }
 
 /// The device of the current context, also of a primary context that was reset: runtimes ask before they retain it

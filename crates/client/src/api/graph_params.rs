@@ -10,7 +10,7 @@ use super::function::find;
 use crate::args::In;
 use crate::handles::{of, to_pointer};
 use crate::link::fault;
-use crate::object::context::{current_pointer, with_current};
+use crate::object::context::{Context, current_pointer, with_current};
 use crate::object::copy::place_of;
 use crate::object::graphs::View;
 use crate::object::module::Function;
@@ -33,11 +33,14 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
             In::from_raw(params.extra.cast_const()),
         )
     };
-    let node = |function: &Function| {
+    let node = |context: &Context, function: &Function| {
         let block = with_params(function, list, extra, |block| Ok(block.to_vec()));
         Ok(KernelNode {
             function: function.handle,
-            context: function.module.context.handle,
+            context: match context.handle == function.module.context.handle {
+                true => context.name(),
+                false => function.module.context.handle,
+            },
             grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
             block: [params.blockDimX, params.blockDimY, params.blockDimZ],
             shared_bytes: params.sharedMemBytes,
@@ -49,10 +52,10 @@ pub(super) fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<Kerne
     if params.ctx.is_null() || params.ctx == current_pointer() {
         return session
             .modules
-            .with_launchable(handle, |_, function| node(function));
+            .with_launchable(handle, |context, function| node(context, function));
     }
     let context = session.contexts.get(params.ctx)?;
-    node(&*session.modules.launchable(handle, &context)?)
+    node(&context, &*session.modules.launchable(handle, &context)?)
 }
 
 /// A kernel node as the API's structure, whose parameter list stays valid until the next such call for the node.

@@ -20,6 +20,7 @@ mod graph_exec;
 mod graph_kernel_v1;
 mod graph_node;
 mod graph_params;
+mod green;
 mod host;
 mod init;
 mod jit_logs;

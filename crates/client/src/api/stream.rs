@@ -11,8 +11,9 @@ use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::link::fault;
-use crate::object::context::current;
+use crate::object::context::{Context, current};
 use crate::object::session::session;
+use crate::object::stream::Stream;
 use crate::result::Result;
 use crate::work::capture;
 
@@ -75,7 +76,11 @@ driver_api! {
     fn cuStreamGetFlags(stream: sys::CUstream, flags: Out<c_uint>) {
         fault::check_current()?;
         let stream = session()?.streams.get(stream)?;
-        flags.set(stream.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
+        let is_default = |stream: &Stream| {
+            stream.context.green.as_ref().is_some_and(|green| green.default == stream.handle)
+        };
+        let created = stream.filter(|stream| !is_default(stream));
+        flags.set(created.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
     }
 
     fn cuStreamGetPriority(stream: sys::CUstream, priority: Out<c_int>) {
@@ -98,14 +103,15 @@ driver_api! {
         context: Out<sys::CUcontext>,
         green: Out<sys::CUgreenCtx>,
     ) {
-        context.set(session()?.streams.context_of(stream)?.pointer())?;
-        green.set_if_wanted(core::ptr::null_mut());
+        let own = session()?.streams.context_of(stream)?;
+        context.set(to_pointer(own.handle))?;
+        green.set_if_wanted(green_of(&own));
         Ok(())
     }
 
     fn cuStreamGetGreenCtx(stream: sys::CUstream, green: Out<sys::CUgreenCtx>) {
-        session()?.streams.get(stream)?;
-        green.set(core::ptr::null_mut())
+        let stream = session()?.streams.get(stream)?;
+        green.set(stream.map_or(core::ptr::null_mut(), |stream| green_of(&stream.context)))
     }
 
     fn cuStreamGetDevice(stream: sys::CUstream, device: Out<sys::CUdevice>) {
@@ -143,6 +149,11 @@ driver_api! {
     fn cuStreamWaitValue64_v2(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint64_t, flags: c_uint) {
         wait_value(stream, address, value, flags, true)
     }
+}
+
+fn green_of(context: &Context) -> sys::CUgreenCtx {
+    let green = context.green.as_ref();
+    green.map_or(core::ptr::null_mut(), |green| to_pointer(green.handle))
 }
 
 fn check_flags(flags: c_uint) -> Result {

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use fermata_abi::op::{ContextId, Op};
+use fermata_abi::op::{ContextId, Op, StreamRef};
 use fermata_abi::sys::driver::{
     CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
     CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
@@ -16,14 +16,18 @@ use crate::handles::{self, Table};
 use crate::link;
 use crate::link::fault;
 use crate::object::devices::Devices;
+use crate::object::green::Green;
+use crate::object::stream::Aside;
 use crate::result::Result;
 use crate::thread::{exit, gate};
 
 /// A context.
 #[derive(Debug)]
 pub struct Context {
-    /// Its handle.
+    /// Its handle; of a green context, that of its primary context, with which it shares all but streams.
     pub handle: ContextId,
+    /// What makes it a green context.
+    pub green: Option<Green>,
     /// Ordinal of its device among the visible ones.
     pub device: CUdevice,
     /// Whether it is the device's primary context.
@@ -35,6 +39,8 @@ pub struct Context {
     id: AtomicU64,
     /// Holders by `cuCtxAttach`.
     attached: AtomicU32,
+    /// A stream in which the events are waited for that all later work of the context waits for.
+    gate: Mutex<Option<StreamRef>>,
 }
 
 /// All contexts.
@@ -152,18 +158,47 @@ impl Context {
     ) -> Arc<Self> {
         Arc::new(Self {
             handle,
+            green: None,
             device,
             primary,
             flags: AtomicU32::new(flags),
             alive: AtomicBool::new(alive),
             id: AtomicU64::new(handle.raw()),
             attached: AtomicU32::new(0),
+            gate: Mutex::default(),
         })
     }
 
     /// Its handle as the API's type.
     pub fn pointer(&self) -> CUcontext {
-        handles::to_pointer(self.handle)
+        handles::to_pointer(self.name())
+    }
+
+    /// What it goes by where a green context is told from its primary one: in the API, and as the context of a kernel in a
+    /// graph.
+    pub fn name(&self) -> ContextId {
+        self.green.as_ref().map_or(self.handle, |green| green.name)
+    }
+
+    /// The context that objects are in which are made while this one is current.
+    pub fn home(self: &Arc<Self>) -> &Arc<Self> {
+        self.green.as_ref().map_or(self, |green| &green.home)
+    }
+
+    /// The stream in which all later work of the context waits for events; `make` makes it for the first event.
+    pub fn gate(&self, make: impl FnOnce() -> Result<Aside>) -> Result<StreamRef> {
+        let mut gate = self.gate.lock();
+        match *gate {
+            Some(gate) => Ok(gate),
+            None => Ok(*gate.insert(make()?.reference())),
+        }
+    }
+
+    /// The streams that a new stream of the context waits for.
+    pub fn gates(&self) -> impl Iterator<Item = StreamRef> {
+        let home = self.green.as_ref().and_then(|it| *it.home.gate.lock());
+        let own = *self.gate.lock();
+        home.into_iter().chain(own)
     }
 
     /// A context without a worker.
@@ -227,7 +262,7 @@ impl Contexts {
         let context = self
             .table
             .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
-        if context.primary {
+        if context.primary || context.green.is_some() {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         change(|stack| {
@@ -410,12 +445,32 @@ impl Contexts {
         Ok(context)
     }
 
+    /// Adds a green context.
+    pub fn add_green(&self, green: Green) -> Arc<Context> {
+        let home = green.home.clone();
+        let flags = AtomicU32::new(home.flags.load(Ordering::Relaxed));
+        let context = Arc::new(Context {
+            handle: home.handle,
+            device: home.device,
+            primary: false,
+            flags,
+            alive: AtomicBool::new(true),
+            id: AtomicU64::new(green.name.raw()),
+            attached: AtomicU32::new(0),
+            gate: Mutex::default(),
+            green: Some(green),
+        });
+        self.table.insert(context.name(), context.clone());
+        context
+    }
+
     /// Removes a context that has ended from the table.
     pub fn forget(&self, context: &Context) {
         context.alive.store(false, Ordering::Release);
+        *context.gate.lock() = None;
         let _ = self
             .table
-            .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+            .remove(context.name(), CUDA_ERROR_INVALID_CONTEXT);
     }
 }
 

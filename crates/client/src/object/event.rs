@@ -65,7 +65,7 @@ impl Events {
         let handle = handles::fresh();
         let event = Event {
             handle,
-            context: context.clone(),
+            context: context.home().clone(),
             flags,
             recorded: AtomicBool::new(false),
         };
@@ -89,7 +89,7 @@ impl Events {
         opened.inspect_err(|code| shared::tell("cuIpcOpenEventHandle", "an event", *code))?;
         Ok(self.insert(Event {
             handle,
-            context: context.clone(),
+            context: context.home().clone(),
             flags: CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING,
             // Its owner may have recorded it.
             recorded: AtomicBool::new(true),

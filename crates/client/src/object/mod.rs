@@ -9,6 +9,7 @@ pub mod event;
 pub mod exchange;
 pub mod graph_memory;
 pub mod graphs;
+pub mod green;
 pub mod host;
 pub mod managed;
 pub mod mipmap;

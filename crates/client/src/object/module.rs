@@ -105,7 +105,7 @@ impl Module {
     pub fn new(handle: ModuleId, context: &Arc<Context>, of_library: bool) -> Self {
         Self {
             handle,
-            context: context.clone(),
+            context: context.home().clone(),
             names: OnceLock::new(),
             of_library,
             functions: Mutex::default(),

@@ -11,6 +11,7 @@ use crate::object::context::Contexts;
 use crate::object::devices::Devices;
 use crate::object::event::Events;
 use crate::object::graphs::Graphs;
+use crate::object::green::Greens;
 use crate::object::managed::Managed;
 use crate::object::mipmap::Mipmaps;
 use crate::object::mirror::Mirror;
@@ -30,6 +31,8 @@ pub struct Session {
     pub devices: Devices,
     /// Contexts.
     pub contexts: Contexts,
+    /// Green contexts.
+    pub greens: Greens,
     /// Modules, libraries, functions and kernels.
     pub modules: Modules,
     /// Blocks of memory by address.
@@ -68,6 +71,7 @@ impl Session {
         Self {
             devices,
             contexts: Contexts::default(),
+            greens: Greens::default(),
             modules: Modules::default(),
             memory: Mirror::default(),
             physical: PhysicalMemory::default(),

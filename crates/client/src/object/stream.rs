@@ -5,21 +5,29 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fermata_abi::op::{ContextId, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamId, StreamRef};
+use fermata_abi::op::{
+    ContextId, EventId, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamId, StreamRef,
+};
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CUgraphEdgeData, CUstream,
+    CU_EVENT_DISABLE_TIMING, CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_HANDLE,
+    CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN, CUgraphEdgeData, CUstream,
 };
 use parking_lot::Mutex;
 
 use crate::handles::{self, Table};
 use crate::link;
 use crate::link::fault;
-use crate::object::context::{Context, with_current};
+use crate::notice;
+use crate::object::context::{Context, current_or_none, with_current};
 use crate::object::graphs::{Graphs, any_capture};
 use crate::object::recent;
 use crate::result::Result;
 
-/// All streams that the program made, and the per-thread default streams.
+/// Flags of the default stream of a green context, which is ordered with no other (CUDA driver API,
+/// `cuGreenCtxStreamCreate`: streams of a green context are not blocking).
+pub const DEFAULT_OF_GREEN: u32 = CU_STREAM_NON_BLOCKING;
+
+/// All streams that the program made, the per-thread default streams, and the default streams of green contexts.
 #[derive(Debug, Default)]
 pub struct Streams(Table<StreamId, Stream>);
 
@@ -75,13 +83,18 @@ pub fn take_own() -> Vec<Arc<Stream>> {
 impl Streams {
     /// A new stream.
     pub fn create(&self, context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Stream>> {
-        let handle = handles::fresh();
-        link::post(&Op::StreamCreate {
-            stream: handle,
-            context: context.handle,
-            flags,
-            priority,
-        })?;
+        self.create_as(handles::fresh(), context, flags, priority)
+    }
+
+    /// As [`Self::create`], with a handle that no other stream has had.
+    pub fn create_as(
+        &self,
+        handle: StreamId,
+        context: &Arc<Context>,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Arc<Stream>> {
+        make(handle, context, flags, priority)?;
         let stream = Arc::new(Stream {
             handle,
             context: context.clone(),
@@ -91,7 +104,42 @@ impl Streams {
             listed: Mutex::default(),
         });
         self.0.insert(handle, stream.clone());
+        for gate in context.gates() {
+            order(context, gate, stream.reference())?;
+        }
         Ok(stream)
+    }
+
+    /// Calls `act` with the streams of a context that the program has; none of them ends meanwhile. Those of a primary
+    /// context include the streams of its green contexts.
+    pub fn with_those_of<T>(&self, context: &Context, act: impl FnOnce(Vec<StreamRef>) -> T) -> T {
+        self.0.with_all(|all| {
+            let is_own = |stream: &&Arc<Stream>| {
+                let of = &stream.context;
+                match context.green {
+                    Some(_) => of.name() == context.name(),
+                    None => of.handle == context.handle && of.check().is_ok(),
+                }
+            };
+            let created = all.filter(is_own).map(|it| it.reference());
+            let legacy = context.green.is_none().then(|| legacy(context));
+            act(legacy.into_iter().chain(created).collect())
+        })
+    }
+
+    /// The streams of a green context that has ended are of no more use. The program still has handles of those it made.
+    pub fn end_green(&self, graphs: &Graphs, context: &Context) {
+        recent::forget_all();
+        for stream in self.with_those_of(context, |streams| streams) {
+            if any_capture() {
+                graphs.lock().captures.remove_stream(stream.stream);
+            }
+            // If the worker is lost, nothing can be done in the stream any more.
+            let _ = graphs.stream_ends(stream);
+        }
+        if let Some(green) = &context.green {
+            let _ = self.0.remove(green.default, CUDA_ERROR_INVALID_HANDLE);
+        }
     }
 
     /// As `cuStreamGetId`, for a stream of `context`.
@@ -102,6 +150,7 @@ impl Streams {
 
     /// Ends a stream; its work goes on to its end.
     pub fn destroy(&self, graphs: &Graphs, stream: StreamId) -> Result {
+        self.living(stream)?;
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
         recent::forget_all();
         if any_capture() {
@@ -117,10 +166,24 @@ impl Streams {
     /// The stream behind a handle; `None` for the legacy default stream.
     pub fn get(&self, stream: CUstream) -> Result<Option<Arc<Stream>>> {
         match handles::of(stream) {
-            StreamId::NULL | STREAM_LEGACY => Ok(None),
+            StreamId::NULL | STREAM_LEGACY => match current_or_none() {
+                Some(context) if context.green.is_some() => {
+                    self.living(legacy(&context).stream).map(Some)
+                }
+                _ => Ok(None),
+            },
             STREAM_PER_THREAD => with_current(|context| self.own(context)).map(Some),
-            handle => self.0.get(handle, CUDA_ERROR_INVALID_HANDLE).map(Some),
+            handle => self.living(handle).map(Some),
         }
+    }
+
+    /// The stream with this handle, unless it was in a green context that has ended.
+    fn living(&self, handle: StreamId) -> Result<Arc<Stream>> {
+        let stream = self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        if stream.context.green.is_some() {
+            stream.context.check()?;
+        }
+        Ok(stream)
     }
 
     /// The context a stream belongs to.
@@ -147,6 +210,7 @@ impl Streams {
     pub fn resolve_in(&self, context: &Arc<Context>, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
             StreamId::NULL | STREAM_LEGACY => Ok(legacy(context)),
+            STREAM_PER_THREAD if context.green.is_some() => Err(CUDA_ERROR_INVALID_HANDLE),
             // A thread's own stream is another one in each context.
             handle @ STREAM_PER_THREAD => recent::stream(handle, context.handle, || {
                 Ok(self.own(context)?.reference())
@@ -158,7 +222,7 @@ impl Streams {
     #[inline]
     fn known(&self, handle: StreamId) -> Result<StreamRef> {
         recent::stream(handle, ContextId::NULL, || {
-            Ok(self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?.reference())
+            Ok(self.living(handle)?.reference())
         })
     }
 
@@ -178,6 +242,10 @@ impl Streams {
 
     /// The thread's own default stream in a context.
     fn own(&self, context: &Arc<Context>) -> Result<Arc<Stream>> {
+        // As the driver: see `cuStreamGetCtx_v2`.
+        if context.green.is_some() {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
         let known = with_own(|own| {
             let mut found = own.iter().filter(|(of, _)| *of == context.handle);
             found.next().map(|(_, stream)| stream.clone())
@@ -207,11 +275,99 @@ impl Stream {
     }
 }
 
-/// The legacy default stream of a context.
+/// The legacy default stream of a context; of a green context, its default stream.
 #[inline]
 pub fn legacy(context: &Context) -> StreamRef {
     StreamRef {
         context: context.handle,
-        stream: STREAM_LEGACY,
+        stream: context
+            .green
+            .as_ref()
+            .map_or(STREAM_LEGACY, |green| green.default),
+    }
+}
+
+/// Whether a program that gives this means a default stream, which is not the thread's own.
+pub fn is_legacy(stream: CUstream) -> bool {
+    matches!(handles::of(stream), StreamId::NULL | STREAM_LEGACY)
+}
+
+/// Has the worker make a stream.
+fn make(stream: StreamId, context: &Context, flags: u32, priority: i32) -> Result {
+    let Some(green) = &context.green else {
+        let context = context.handle;
+        return link::post(&Op::StreamCreate {
+            stream,
+            context,
+            flags,
+            priority,
+        });
+    };
+    if flags & CU_STREAM_NON_BLOCKING == 0 {
+        notice::write(
+            "the program makes a blocking stream while a green context is current, which is not supported: how such a stream \
+             is ordered with the default stream of the green context is not documented; streams with \
+             CU_STREAM_NON_BLOCKING are supported",
+        );
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    link::post(&Op::GreenStream {
+        stream,
+        green: green.name,
+        flags,
+        priority,
+    })
+}
+
+/// Makes later work of stream `to` wait for all work that `from` has now; both are in `context` or its primary context.
+fn order(context: &Context, from: StreamRef, to: StreamRef) -> Result {
+    let event: EventId = handles::fresh();
+    link::post(&Op::EventCreate {
+        event,
+        context: context.handle,
+        flags: CU_EVENT_DISABLE_TIMING,
+    })?;
+    let (stream, flags) = (from, 0);
+    link::post(&Op::EventRecord {
+        event,
+        stream,
+        flags,
+    })?;
+    let stream = to;
+    link::post(&Op::StreamWait {
+        stream,
+        event,
+        flags,
+    })?;
+    link::post(&Op::EventDestroy { event })
+}
+
+/// A stream of this library's own in a context of the program.
+#[derive(Debug)]
+pub struct Aside(StreamRef);
+
+impl Aside {
+    /// Makes one.
+    pub fn create(context: &Context) -> Result<Self> {
+        let stream = handles::fresh();
+        make(stream, context, CU_STREAM_NON_BLOCKING, 0)?;
+        let context = context.handle;
+        Ok(Self(StreamRef { context, stream }))
+    }
+
+    /// Its name in operations.
+    pub fn reference(&self) -> StreamRef {
+        self.0
+    }
+
+    /// Makes it wait for all work that another stream of the context has now.
+    pub fn wait_for(&self, context: &Context, stream: StreamRef) -> Result {
+        order(context, stream, self.0)
+    }
+
+    /// Ends it; its work goes on to its end.
+    pub fn destroy(self) -> Result {
+        let stream = self.0.stream;
+        link::post(&Op::StreamDestroy { stream })
     }
 }

@@ -11,7 +11,7 @@ use fermata_graph::{
 use crate::link::fault;
 use crate::object::graphs::{any_capture, refused};
 use crate::object::session::Session;
-use crate::object::stream::Stream;
+use crate::object::stream::{self, Stream};
 use crate::result::Result;
 use crate::thread::gate::gettid;
 
@@ -90,7 +90,14 @@ fn add_node(
     let Some(key) = captured(session, stream)? else {
         return Ok(None);
     };
-    let kind = kind().inspect_err(|_| session.graphs.lock().captures.invalidate(key.id))?;
+    let mut kind = kind().inspect_err(|_| session.graphs.lock().captures.invalidate(key.id))?;
+    // The kernel runs on the multiprocessors of the stream that was captured, wherever the graph is launched.
+    if let NodeKind::Kernel(kernel) = &mut kind
+        && let Some(stream) = session.streams.get(stream)?
+        && stream.context.green.is_some()
+    {
+        kernel.context = stream.context.name();
+    }
     let mut graphs = session.graphs.lock();
     let info = graphs.captures.info(key.id).map_err(CaptureError::code)?;
     let graph = graphs.graph_mut(info.graph)?;
@@ -256,6 +263,7 @@ pub fn begin(
     let stream = session
         .streams
         .get(stream)?
+        .filter(|_| !stream::is_legacy(stream))
         .ok_or(sys::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
     let mut graphs = session.graphs.lock();
     let (into, after) = match graph {

@@ -2,6 +2,7 @@
 
 pub mod boxes;
 pub mod capture;
+pub mod context_events;
 pub mod launch;
 pub mod lower;
 pub mod teardown;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use fermata_abi::op::{ContextId, LibraryId, ModuleId, Op};
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_PERMITTED, CUcontext, CUdevice,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_PERMITTED, CUcontext, CUdevice, CUgreenCtx,
 };
 
 use crate::link;
 use crate::link::fault;
 use crate::object::context::Context;
+use crate::object::green;
 use crate::object::host;
 use crate::object::mirror::Kind;
 use crate::object::module::Module;
@@ -43,6 +44,21 @@ pub fn reset_primary(session: &Session, device: CUdevice) -> Result {
     living.map_or(Ok(()), |context| end_primary(session, &context, true))
 }
 
+/// Ends a green context.
+pub fn destroy_green(session: &Session, green: CUgreenCtx) -> Result {
+    let context = session.greens.take(green)?;
+    green::forget(session, &context);
+    // As with primary contexts, a program that ends leaves the rest to its end.
+    if exit::has_begun() {
+        return Ok(());
+    }
+    let ended = match &context.green {
+        Some(green) => link::ask(&Op::GreenDestroy { green: green.name }, link::nothing),
+        None => Ok(()),
+    };
+    ended.and(release_primary(session, context.device))
+}
+
 /// Destroys a context and forgets its objects.
 fn end(session: &Session, context: &Context) -> Result {
     // While its handle is still valid.
@@ -70,6 +86,9 @@ fn end_primary(session: &Session, context: &Context, anyway: bool) -> Result {
 
 /// Forgets the objects of a context whose handle is no longer valid, and has the worker destroy it.
 fn destroy(session: &Session, gone: ContextId) -> Result {
+    for context in session.greens.take_all(gone) {
+        green::forget(session, &context);
+    }
     session.managed.forget_context(&session.memory, gone);
     host::forget(&session.memory, gone);
     session.modules.forget(gone);

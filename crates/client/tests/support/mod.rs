@@ -51,6 +51,8 @@ pub struct Device {
     pub released: u32,
     /// Every question about occupancy and every tensor map that has come, as text.
     pub questions: Vec<String>,
+    /// Operations on green contexts, streams and events, in order.
+    pub ordered: Vec<String>,
     /// Values of every attribute of a function that was set.
     pub set: Vec<i32>,
 }
@@ -404,7 +406,15 @@ impl Serving {
         names: &mut Vec<(u64, String)>,
     ) -> (u32, ReplyBody<'b>) {
         let mut device = self.device.lock().unwrap();
+        if let Some(line) = ordered(op) {
+            device.ordered.push(line);
+        }
         match op {
+            Op::SmAsk { of, question } => {
+                let numbers = multiprocessors(of, question);
+                bytes.extend(numbers.iter().flat_map(|it| it.to_le_bytes()));
+                return (0, ReplyBody::Bytes(bytes));
+            }
             Op::Devices => return (0, ReplyBody::Devices(vec![info(0), info(1)])),
             Op::Drain => device.drains += 1,
             Op::StreamCreate { .. } => device.streams.0 += 1,
@@ -572,6 +582,51 @@ impl Serving {
             _ => {}
         }
         (0, ReplyBody::None)
+    }
+}
+
+/// Operations on green contexts, on streams of the program, and on events, as short lines.
+fn ordered(op: &Op<'_>) -> Option<String> {
+    Some(match op {
+        Op::GreenCreate {
+            green, resource, ..
+        } => format!("green {green:x} of {:?}", resource.cuts),
+        Op::GreenDestroy { green } => format!("no green {green:x}"),
+        Op::GreenStream { stream, green, .. } => format!("stream {stream:x} in {green:x}"),
+        Op::StreamCreate { stream, .. } => format!("stream {stream:x}"),
+        Op::StreamDestroy { stream } => format!("no stream {stream:x}"),
+        Op::StreamSync { stream } => format!("sync {:x}", stream.stream),
+        Op::EventRecord { event, stream, .. } => format!("record {event:x} in {:x}", stream.stream),
+        Op::StreamWait { event, stream, .. } => format!("wait {event:x} in {:x}", stream.stream),
+        Op::Launch { launch, stream } => {
+            format!("launch {:x} in {:x}", launch.function, stream.stream)
+        }
+        Op::MemAlloc { context, .. } => format!("memory in {context:x}"),
+        _ => return None,
+    })
+}
+
+/// A device of 132 multiprocessors that are split as asked.
+fn multiprocessors(of: &SmResource, question: &SmQuestion) -> Vec<u64> {
+    let count = of.cuts.last().map_or(132, |cut| match cut.parts[..] {
+        [SM_REST] => 132 - u64::from(cut.split.groups * cut.split.minimum),
+        ref parts => parts.len() as u64 * u64::from(cut.split.minimum),
+    });
+    match question {
+        SmQuestion::Counts => vec![count, 8, 8],
+        SmQuestion::Groups { minimum, .. } => vec![count / u64::from(*minimum)],
+        SmQuestion::Split(split) => {
+            let most = count / u64::from(split.minimum);
+            let groups = most.min(u64::from(split.groups));
+            let size = u64::from(split.minimum);
+            let groups = std::iter::repeat_n([size, 8, 8], groups as usize);
+            let taken = size * groups.len() as u64;
+            let rest = match count - taken {
+                0 => [0; 3],
+                rest => [rest, 8, 8],
+            };
+            std::iter::once(rest).chain(groups).flatten().collect()
+        }
     }
 }
 

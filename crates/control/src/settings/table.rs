@@ -400,6 +400,13 @@ pub const SETTINGS: &[Setting] = &[
         "programs are not told where multiprocessors lie",
     ),
     setting(
+        "FERMATA_SOFTGPU_GROUP",
+        Worker,
+        Number,
+        "multiprocessors of the software GPU that groups of a split for green contexts are multiples of, 1 to 16",
+        "8",
+    ),
+    setting(
         "FERMATA_SOFTGPU_FAIL_ALLOC",
         Worker,
         Number,

@@ -348,6 +348,16 @@ impl Live {
             ContextId::NULL => Ok(context),
             other => self.context_of_node(other),
         };
+        // A green context that the program has destroyed: its kernels cannot be launched any more, but the graph exists.
+        let kernel_context = |node: &KernelNode| {
+            let green = self.greens.get(&node.context);
+            let of_function = || self.functions.get(&node.function).map(|it| it.context);
+            match green {
+                Some(green) => Ok(green.converted),
+                None if self.contexts.contains_key(&node.context) => context_of(node.context),
+                None => context_of(of_function().unwrap_or(node.context)),
+            }
+        };
         let event_of = |handle: &EventId| {
             let found = self.events.get(handle).map(|(event, _)| *event);
             found.ok_or_else(|| {
@@ -377,7 +387,7 @@ impl Live {
                     graph,
                     after,
                     &NodeSpec::Kernel(launch),
-                    context_of(node.context)?,
+                    kernel_context(node)?,
                 )
             }
             NodeKind::Memcpy(copy) => {

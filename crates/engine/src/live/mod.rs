@@ -5,6 +5,7 @@ mod conditionals;
 mod contexts;
 mod exposed;
 mod graphs;
+mod green;
 mod handles;
 mod host_calls;
 mod lasting;
@@ -35,6 +36,8 @@ use fermata_device::{
 
 pub(crate) use exposed::Exposed;
 pub(crate) use graphs::Instead;
+pub use green::LiveGreen;
+use green::Splits;
 pub use handles::HandleMap;
 pub use host_calls::HostCaller;
 use host_calls::HostCalls;
@@ -97,6 +100,9 @@ pub struct Live {
     pub kept: HandleMap<u64, (ModuleHandle, ContextId)>,
     /// Kernels.
     pub functions: HandleMap<FunctionId, LiveFunction>,
+    /// Green contexts.
+    pub greens: HandleMap<ContextId, LiveGreen>,
+    splits: Splits,
     /// Streams.
     pub streams: HandleMap<StreamId, LiveStream>,
     /// Events, each with its context.
@@ -184,6 +190,8 @@ impl Live {
             modules: HandleMap::default(),
             kept: HandleMap::default(),
             functions: HandleMap::default(),
+            greens: HandleMap::default(),
+            splits: Splits::default(),
             streams: HandleMap::default(),
             events: HandleMap::default(),
             executables: HandleMap::default(),

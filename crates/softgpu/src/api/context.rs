@@ -10,9 +10,8 @@ use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::context::{self, Context};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Result};
-use crate::event::Event;
+use crate::green::Green;
 use crate::primary::Primary;
-use crate::work::Work;
 
 /// The API version contexts report.
 const API_VERSION: c_uint = 3020;
@@ -191,12 +190,18 @@ api! {
 
     fn cuCtxSynchronize() {
         crate::capture::forbid_unsafe()?;
-        context::current()?.synchronize()
+        let context = context::current()?;
+        Green::current(driver()?).map_or_else(|| context.synchronize(), |green| green.synchronize())
     }
 
     fn cuCtxSynchronize_v2(handle: cu::CUcontext) {
         crate::capture::forbid_unsafe()?;
-        context::named(to_handle(handle))?.synchronize()
+        let context = context::named(to_handle(handle))?;
+        let green = match handle.is_null() {
+            true => Green::current(driver()?),
+            false => driver()?.greens().get(to_handle(handle)),
+        };
+        green.map_or_else(|| context.synchronize(), |green| green.synchronize())
     }
 
     fn cuCtxSetLimit(limit: cu::CUlimit, value: usize) {
@@ -254,23 +259,6 @@ api! {
         Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY))
     }
 
-    /// The event is passed when everything submitted to the context so far is done.
-    fn cuCtxRecordEvent(handle: cu::CUcontext, event: cu::CUevent) {
-        let context = context::named(to_handle(handle))?;
-        let event = Event::resolve(event)?;
-        context.submit_after_all(|| Work::Record(event.begin())).map(drop)
-    }
-
-    /// All later work of the context waits for the event.
-    fn cuCtxWaitEvent(handle: cu::CUcontext, event: cu::CUevent) {
-        let context = context::named(to_handle(handle))?;
-        let Some(mark) = Event::resolve(event)?.mark() else { return Ok(()) };
-        for stream in context.all_streams() {
-            stream.submit(Work::Wait(std::sync::Arc::clone(&mark)))?;
-        }
-        Ok(())
-    }
-
     fn cuCtxEnablePeerAccess(peer: cu::CUcontext, flags: c_uint) {
         let context = context::current()?;
         let peer = driver()?.contexts().get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
@@ -308,6 +296,13 @@ fn current_device() -> Result<cu::CUdevice> {
 /// The number of a context. Of a primary context that is not active there is none.
 pub(super) fn id_of(handle: cu::CUcontext) -> Result<u64> {
     let driver = driver()?;
+    let own = match to_handle(handle) {
+        0 => context::current_handle(),
+        handle => handle,
+    };
+    if let Some(green) = driver.greens().get(own) {
+        return Ok(green.id);
+    }
     match any(handle) {
         Ok(context) => Ok(context.id),
         Err(_) if Primary::device_of(driver, to_handle(handle)).is_some() => {

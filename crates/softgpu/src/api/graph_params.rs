@@ -13,6 +13,7 @@ use super::init::driver;
 use super::launch::pack_params;
 use super::memop::read_ops;
 use super::{copy, to_handle, to_pointer};
+use crate::context;
 use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::graph::{GraphObject, NodeRef};
 use crate::memory::Kind;
@@ -41,7 +42,7 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
     let list = |pointer| unsafe { In::from_raw(pointer) };
     Ok(NodeKind::Kernel(KernelNode {
         function: FunctionId::from_raw(function.handle),
-        context: ContextId::from_raw(function.module.context.handle),
+        context: ContextId::from_raw(place_of(context, &function)?),
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared_bytes: params.sharedMemBytes,
@@ -52,6 +53,18 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
         )?,
         attributes: Vec::new(),
     }))
+}
+
+/// Handle of the context that a kernel runs in: that of its function, or a green context of that one.
+fn place_of(given: u64, function: &Function) -> Result<u64> {
+    let handle = match given {
+        0 => context::current_handle(),
+        given => given,
+    };
+    let own = &function.module.context;
+    let green = driver()?.greens().get(handle);
+    let green = green.filter(|green| green.context.id == own.id);
+    Ok(green.map_or(own.handle, |green| green.converted))
 }
 
 /// Reads a kernel's parameters in their first version.

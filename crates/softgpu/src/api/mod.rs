@@ -86,6 +86,7 @@ pub mod graph;
 pub mod graph_exec;
 pub mod graph_nodes;
 mod graph_params;
+pub mod green;
 pub mod init;
 pub mod ipc;
 pub mod launch;

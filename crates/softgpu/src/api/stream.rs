@@ -11,8 +11,9 @@ use super::init::driver;
 use super::{to_handle, to_pointer};
 use crate::capture;
 use crate::context;
-use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Result};
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result};
 use crate::event::Event;
+use crate::green::Green;
 use crate::stream::Stream;
 use crate::work::{Callback, Work};
 
@@ -21,8 +22,9 @@ fn create(out: Out<cu::CUstream>, flags: c_uint, priority: c_int) -> Result {
         return Err(INVALID_VALUE);
     }
     let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
+    let green = Green::current(driver()?);
     out.set(to_pointer(
-        Stream::create(&context::current()?, flags, priority)?.handle,
+        Stream::create(&context::current()?, green.as_ref(), flags, priority)?.handle,
     ))
 }
 
@@ -36,6 +38,8 @@ api! {
     }
 
     fn cuStreamDestroy_v2 | fn cuStreamDestroy(handle: cu::CUstream) {
+        let known = driver()?.streams().get(to_handle(handle)).ok_or(INVALID_HANDLE)?;
+        known.green.as_ref().map_or(Ok(()), |green| green.check())?;
         let stream = driver()?.streams().remove(to_handle(handle)).ok_or(INVALID_HANDLE)?;
         capture::abandon(driver()?, &stream);
         stream.destroy();
@@ -99,12 +103,13 @@ api! {
     }
 
     fn cuStreamGetCtx(handle: cu::CUstream, out: Out<cu::CUcontext>) {
-        out.set(to_pointer(Stream::resolve_any(handle)?.context.handle))
+        out.set(to_pointer(Stream::resolve_any(handle)?.context_handle()))
     }
 
     fn cuStreamGetCtx_v2(handle: cu::CUstream, out: Out<cu::CUcontext>, green: Out<cu::CUgreenCtx>) {
-        out.set(to_pointer(Stream::resolve_any(handle)?.context.handle))?;
-        green.set_if_wanted(std::ptr::null_mut());
+        let stream = Stream::resolve_any(handle)?;
+        out.set(to_pointer(stream.context.handle))?;
+        green.set_if_wanted(to_pointer(stream.green.as_ref().map_or(0, |green| green.handle)));
         Ok(())
     }
 
@@ -169,11 +174,5 @@ api! {
         let (to, from) = (Stream::resolve(to)?, Stream::resolve(from)?);
         to.priority.store(from.priority.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
-    }
-
-    fn cuStreamGetGreenCtx(handle: cu::CUstream, green: Out<cu::CUgreenCtx>) {
-        let _ = green;
-        Stream::resolve_any(handle)?;
-        Err(NOT_SUPPORTED)
     }
 }

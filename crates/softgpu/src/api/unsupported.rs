@@ -53,23 +53,6 @@ pub unsafe extern "C" fn cuCoredumpSetAttributeGlobal(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxFromGreenCtx(
-    _pContext: *mut sys::CUcontext,
-    _hCtx: sys::CUgreenCtx,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuCtxFromGreenCtx")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevResource(
-    _hCtx: sys::CUcontext,
-    _resource: *mut sys::CUdevResource,
-    _type_: sys::CUdevResourceType,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuCtxGetDevResource")
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDestroyExternalMemory(_extMem: sys::CUexternalMemory) -> sys::CUresult {
     crate::log::refuse_call("cuDestroyExternalMemory")
 }
@@ -79,36 +62,6 @@ pub unsafe extern "C" fn cuDestroyExternalSemaphore(
     _extSem: sys::CUexternalSemaphore,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuDestroyExternalSemaphore")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevResourceGenerateDesc(
-    _phDesc: *mut sys::CUdevResourceDesc,
-    _resources: *mut sys::CUdevResource,
-    _nbResources: core::ffi::c_uint,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuDevResourceGenerateDesc")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
-    _result: *mut sys::CUdevResource,
-    _nbGroups: *mut core::ffi::c_uint,
-    _input: *const sys::CUdevResource,
-    _remaining: *mut sys::CUdevResource,
-    _useFlags: core::ffi::c_uint,
-    _minCount: core::ffi::c_uint,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuDevSmResourceSplitByCount")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetDevResource(
-    _device: sys::CUdevice,
-    _resource: *mut sys::CUdevResource,
-    _type_: sys::CUdevResourceType,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuDeviceGetDevResource")
 }
 
 #[unsafe(no_mangle)]
@@ -311,64 +264,6 @@ pub unsafe extern "C" fn cuGraphicsUnregisterResource(
     _resource: sys::CUgraphicsResource,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuGraphicsUnregisterResource")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxCreate(
-    _phCtx: *mut sys::CUgreenCtx,
-    _desc: sys::CUdevResourceDesc,
-    _dev: sys::CUdevice,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxCreate")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxDestroy(_hCtx: sys::CUgreenCtx) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxDestroy")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxGetDevResource(
-    _hCtx: sys::CUgreenCtx,
-    _resource: *mut sys::CUdevResource,
-    _type_: sys::CUdevResourceType,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxGetDevResource")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxGetId(
-    _greenCtx: sys::CUgreenCtx,
-    _greenCtxId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxGetId")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxRecordEvent(
-    _hCtx: sys::CUgreenCtx,
-    _hEvent: sys::CUevent,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxRecordEvent")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxStreamCreate(
-    _phStream: *mut sys::CUstream,
-    _greenCtx: sys::CUgreenCtx,
-    _flags: core::ffi::c_uint,
-    _priority: core::ffi::c_int,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxStreamCreate")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGreenCtxWaitEvent(
-    _hCtx: sys::CUgreenCtx,
-    _hEvent: sys::CUevent,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuGreenCtxWaitEvent")
 }
 
 #[unsafe(no_mangle)]

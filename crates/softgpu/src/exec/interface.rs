@@ -254,6 +254,8 @@ pub struct Launch<'a> {
     pub params: &'a [u8],
     /// Multiprocessors reported by `%nsmid`.
     pub multiprocessors: u32,
+    /// A bit for each multiprocessor, by `%smid`, that it runs on; at least one of them.
+    pub processors: u64,
     /// Unique id of this launch, for `%gridid`.
     pub grid_id: u64,
     /// Seconds after which the kernel is stopped with [`Fault::Timeout`]; 0 means never.

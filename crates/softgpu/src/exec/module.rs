@@ -290,6 +290,7 @@ impl LinkedModule {
             static_shared,
             dynamic_shared: launch.dynamic_shared,
             multiprocessors: launch.multiprocessors,
+            processors: launch.processors,
             grid_id: launch.grid_id,
             deadline: (launch.limit_seconds > 0)
                 .then(|| Instant::now() + Duration::from_secs(launch.limit_seconds)),

@@ -6,6 +6,7 @@ mod common;
 mod basics;
 mod conditional;
 mod graphs;
+mod greens;
 mod ipc;
 mod launches;
 mod libraries;

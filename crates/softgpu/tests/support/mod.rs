@@ -191,6 +191,7 @@ pub fn launch_with(
             dynamic_shared: shared,
             params,
             multiprocessors: 4,
+            processors: 0xf,
             grid_id: 7,
             limit_seconds: 600,
             resident: 32,

@@ -141,6 +141,9 @@ impl Server {
                 note(live.driver.destroy_stream(found.handle));
             }
         }
+        for green in removed.greens {
+            note(live.destroy_green(green));
+        }
         for event in removed.events {
             if let Some((found, _)) = live.events.remove(&event) {
                 note(live.driver.destroy_event(found));

@@ -6,6 +6,7 @@
 mod contexts;
 mod copies;
 mod graphs;
+mod greens;
 mod host_memory;
 mod images;
 mod launch;
@@ -319,6 +320,20 @@ impl Server {
             Op::GraphSetKernels { exec, kernels } => self.graph_set_kernels(*exec, kernels),
             Op::GraphLaunch { exec, stream } => self.graph_launch(*exec, *stream),
             Op::GraphDestroy { exec } => self.graph_destroy(*exec),
+
+            Op::SmAsk { of, question } => self.sm_ask(of, question, ticket),
+            Op::GreenCreate {
+                green,
+                context,
+                resource,
+            } => self.green_create(*green, *context, resource),
+            Op::GreenDestroy { green } => self.green_destroy(*green, ticket),
+            Op::GreenStream {
+                stream,
+                green,
+                flags,
+                priority,
+            } => self.green_stream(*stream, *green, *flags, *priority),
         }
     }
 

@@ -22,11 +22,7 @@ impl Server {
         flags: u32,
         priority: i32,
     ) -> Step {
-        if self.site.session.streams.contains(stream) || stream == STREAM_LEGACY {
-            return Err(OpError::invalid(format!(
-                "there is a stream {stream:#x} already"
-            )));
-        }
+        self.check_new_stream(stream)?;
         let live = &mut self.site.live;
         live.enter(context)?;
         let handle = live.driver.create_stream(flags, priority)?;
@@ -40,6 +36,16 @@ impl Server {
             },
         )?;
         DONE
+    }
+
+    /// Checks that a handle names no stream.
+    pub(super) fn check_new_stream(&self, stream: StreamId) -> Result<(), OpError> {
+        match self.site.session.streams.contains(stream) || stream == STREAM_LEGACY {
+            true => Err(OpError::invalid(format!(
+                "there is a stream {stream:#x} already"
+            ))),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn stream_destroy(&mut self, stream: StreamId) -> Step {
@@ -64,7 +70,7 @@ impl Server {
             });
             self.firm_up(key)?;
         }
-        self.site.session.streams.remove(stream)?;
+        self.site.session.remove_stream(stream)?;
         let live = &mut self.site.live;
         live.enter(context)?;
         if let Some(found) = live.streams.remove(&stream) {

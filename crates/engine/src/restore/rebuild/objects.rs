@@ -10,7 +10,7 @@ use fermata_state::{ImageId, Loaded, Session};
 
 use crate::live::{LiveFunction, LiveStream};
 use crate::restore::blocks::{self, Block, Blocks};
-use crate::restore::rebuild::{references, textures};
+use crate::restore::rebuild::{greens, references, textures};
 use crate::share::event_handle;
 use crate::steps::Steps;
 use crate::{EngineError, Live, Site, places};
@@ -26,6 +26,7 @@ pub(in crate::restore) fn without_memory(
     // Modules come before any other memory, so that the driver chooses the same addresses as before. Contexts that were
     // made between modules are made at the same point again.
     steps.time("objects.modules", || modules(session, live))?;
+    greens::check(session, live)?;
     peers(session, live)?;
     steps.time("objects.functions", || functions(session, live))?;
     events(session, live)?;
@@ -143,6 +144,10 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                 context(session, live, handle)?;
                 continue;
             }
+            Loaded::Green(handle) => {
+                greens::make(session, live, handle)?;
+                continue;
+            }
             Loaded::Kept(serial) => {
                 let Some(kept) = session.kept().get(&serial) else {
                     continue;
@@ -191,6 +196,7 @@ fn named(module: Loaded) -> String {
     match module {
         Loaded::Module(handle) => format!("module {handle:#x}"),
         Loaded::Context(handle) => format!("context {handle:#x}"),
+        Loaded::Green(handle) => format!("green context {handle:#x}"),
         Loaded::Kept(serial) => {
             format!("module number {serial}, which the program has unloaded")
         }
@@ -372,6 +378,11 @@ fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn streams(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, stream) in session.streams.iter() {
         let operation = format!("make stream {handle:#x}");
+        if let Some(green) = session.greens.of_stream(handle) {
+            live.make_green_stream(handle, green, stream.flags, stream.priority)
+                .map_err(EngineError::driver(operation))?;
+            continue;
+        }
         live.enter(stream.context)
             .map_err(EngineError::driver(&*operation))?;
         let made = live

@@ -175,7 +175,7 @@ impl Block {
         c.warps = self.threads.div_ceil(32);
         c.sms = grid.multiprocessors.max(1);
         let linear = self.index[0].wrapping_add(self.index[1].wrapping_mul(grid.grid[0]));
-        c.sm = linear % c.sms;
+        c.sm = nth(grid.processors, linear);
         c.local_base = local;
         c.block = BlockPointer(std::ptr::from_mut(self).cast());
     }
@@ -361,4 +361,14 @@ enum Pick {
     Fresh(Option<u32>),
     Done,
     Stuck,
+}
+
+/// The place of the `index`-th bit that is set in `mask`, counted around; 0 if none is.
+fn nth(mask: u64, index: u32) -> u32 {
+    let count = mask.count_ones().max(1);
+    let mut rest = mask;
+    for _ in 0..index % count {
+        rest &= rest.wrapping_sub(1);
+    }
+    rest.trailing_zeros() % 64
 }

@@ -28,6 +28,8 @@ pub struct Grid<'l> {
     pub dynamic_shared: u32,
     /// `%nsmid`
     pub multiprocessors: u32,
+    /// A bit for each value that `%smid` may have.
+    pub processors: u64,
     /// `%gridid`
     pub grid_id: u64,
     /// When to give up.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use common::{Bench, CONTEXT, LEGACY, bench, block};
 use fermata_abi::op::{Address, ContextId, ExecId, FunctionId, Op};
 use fermata_abi::sys::driver as cu;
-use fermata_engine::access::{Predictor, Target};
+use fermata_engine::access::{Predictor, Range, Target};
 use fermata_engine::instrumented::{Guard, Instrumented};
 use fermata_graph::update::KernelChange;
 use fermata_graph::{
@@ -224,37 +224,67 @@ fn a_launch_may_touch_what_any_body_does() {
 }
 
 #[test]
-fn a_graph_with_conditional_nodes_runs_its_own_kernels_in_a_capture() {
+fn kernels_in_bodies_are_checked_until_they_are_given_back() {
     let mut bench = bench();
     let scene = Scene::new(&mut bench);
     let exec = ExecId::from_raw(0xc004);
     instantiate(&mut bench, exec, scene.graph());
     let mut instrumented = Instrumented::new(Guard::Writes, 1);
     instrumented.prepare(&mut bench.site).unwrap();
-    bench.write(scene.words[0], &1u32.to_le_bytes());
-    bench.write(scene.words[1], &2u32.to_le_bytes());
-    let without = instrumented.launch_graph(&mut bench.site, exec, LEGACY, &[]);
-    assert_eq!(without.unwrap(), "it has conditional nodes");
-    bench.site.live.driver.synchronize_context().unwrap();
-    assert_eq!(bench.read(scene.words[4]), 200);
-    instrumented.put_back_all(&mut bench.site);
-    instrumented.close(&mut bench.site.live).unwrap();
-    // Its kernels can still be changed one by one.
-    let kernel = match scene.adding(2, 5) {
+    let range = |word: usize| Range {
+        start: Address::from_raw(scene.words[word]),
+        len: 64,
+    };
+    let mut launch = |bench: &mut Bench, allowed: &[Range]| {
+        bench.write(scene.words[0], &1u32.to_le_bytes());
+        bench.write(scene.words[1], &2u32.to_le_bytes());
+        let launched = instrumented.launch_graph(&mut bench.site, exec, LEGACY, allowed);
+        assert_eq!(launched.unwrap(), "");
+        let live = &mut bench.site.live;
+        live.driver.synchronize_context().unwrap();
+        let found = instrumented.violations(live).unwrap().into_iter();
+        let mut found: Vec<_> = found.map(|it| (it.kernel, it.address.raw())).collect();
+        found.sort();
+        found
+    };
+    // The loop runs twice each time, with the conditions of the driver's graph.
+    assert_eq!(launch(&mut bench, &[1, 2, 4].map(range)), []);
+    let outside = [("add".to_owned(), scene.words[4])];
+    assert_eq!(launch(&mut bench, &[1, 2].map(range)), outside);
+    let counted = ("count".to_owned(), scene.words[1]);
+    assert_eq!(launch(&mut bench, &[2, 4].map(range)), [counted]);
+    let sums = [2, 3, 4].map(|word| bench.read(scene.words[word]));
+    assert_eq!(sums, [3, 0, 600]);
+    // A change gives all kernels back; the next launch instruments them again.
+    let node = |word, number| match scene.adding(word, number) {
         NodeKind::Kernel(kernel) => kernel,
         _ => panic!("a kernel"),
     };
-    let change = KernelChange {
-        path: vec![NodeId(2), NodeId(0)].into(),
+    let mut graph = scene.graph();
+    let change = |path: &[u64], kernel| KernelChange {
+        path: path.iter().copied().map(NodeId).collect(),
         node: NodeId(1),
         kernel: Cow::Owned(kernel),
     };
-    let mut graph = scene.graph();
-    change.apply(&mut graph).unwrap();
-    bench
-        .site
-        .live
-        .change_kernels(exec, &graph, &[change])
+    let changes = [change(&[3, 0, 1, 0], node(4, 50))];
+    changes[0].apply(&mut graph).unwrap();
+    let live = &mut bench.site.live;
+    live.change_kernels(exec, &graph, &changes).unwrap();
+    assert_eq!(scene.launch(&mut bench, exec, (0, 1)), [3, 10, 650]);
+    let executables = &mut bench.site.session.executables;
+    executables.get_mut(exec).unwrap().graph = graph.clone();
+    bench.write(scene.words[1], &1u32.to_le_bytes());
+    instrumented
+        .launch_graph(&mut bench.site, exec, LEGACY, &[])
         .unwrap();
-    assert_eq!(scene.launch(&mut bench, exec, (1, 1)), [6, 0, 300]);
+    instrumented.put_back_all(&mut bench.site);
+    let sums = scene.launch(&mut bench, exec, (0, 1));
+    assert_eq!(sums[1], 30);
+    // Its kernels can still be changed one by one.
+    let changes = [change(&[2, 1], node(3, 5))];
+    changes[0].apply(&mut graph).unwrap();
+    let live = &mut bench.site.live;
+    live.change_kernels(exec, &graph, &changes).unwrap();
+    assert_eq!(scene.launch(&mut bench, exec, (0, 1))[1], 35);
+    instrumented.close(&mut bench.site.live).unwrap();
 }

@@ -10,6 +10,7 @@
 use crate::condition::Condition;
 use crate::error::GraphError;
 use crate::model::{Conditional, Graph, NodeId, NodeKind};
+use crate::node::KernelNode;
 
 impl Conditional {
     /// The body that a way names.
@@ -57,6 +58,25 @@ impl Graph {
             }
             for inside in node.kind.graphs() {
                 inside.conditionals(visit);
+            }
+        }
+    }
+
+    /// Adds the kernels in it and in all graphs within it to `found`, each with the way to its graph; `path` is the way to this one.
+    pub fn kernel_places<'g>(
+        &'g self,
+        path: &mut Vec<NodeId>,
+        found: &mut Vec<(Vec<NodeId>, NodeId, &'g KernelNode)>,
+    ) {
+        for (id, node) in self.nodes() {
+            if let NodeKind::Kernel(kernel) = &node.kind {
+                found.push((path.clone(), id, kernel));
+            }
+            for (index, inside) in node.kind.graphs().iter().enumerate() {
+                let here = path.len();
+                path.extend(node.kind.way_inside(id, index));
+                inside.kernel_places(path, found);
+                path.truncate(here);
             }
         }
     }

@@ -167,10 +167,6 @@ impl Instrumented {
             into.note("it is not known");
             return Ok(());
         };
-        if executable.graph.has_conditionals() {
-            into.note("it has conditional nodes");
-            return Ok(());
-        }
         let largest = largest_blocks(&executable.graph);
         let on = site.live.stream(stream)?;
         for (function, threads) in largest {

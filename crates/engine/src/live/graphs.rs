@@ -147,6 +147,10 @@ impl Live {
             self.revise(exec);
             return Ok(());
         }
+        if graph.has_conditionals() && self.replace_each(exec, graph, PLAIN).is_ok() {
+            self.revise(exec);
+            return Ok(());
+        }
         self.update(exec, graph)
     }
 
@@ -199,7 +203,47 @@ impl Live {
         if let Some(template) = self.templates.get_mut(&exec) {
             template.is_plain = false;
         }
-        self.update_whole(exec, graph, replacements)
+        match graph.has_conditionals() {
+            true => self.replace_each(exec, graph, replacements),
+            false => self.update_whole(exec, graph, replacements),
+        }
+    }
+
+    /// Gives each kernel of an executable graph its replacement, or what it has in `graph`, by itself.
+    fn replace_each(
+        &mut self,
+        exec: ExecId,
+        graph: &Graph,
+        replacements: Replacements<'_>,
+    ) -> Result<(), DriverError> {
+        let code = cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        let unnamed = || refuse(code, "the nodes of the graph are not known");
+        let (handle, context) = *self.executables.get(&exec).ok_or_else(unnamed)?;
+        self.enter(context)?;
+        let template = self.templates.get(&exec).ok_or_else(unnamed)?;
+        let mut places = Vec::new();
+        graph.kernel_places(&mut Vec::new(), &mut places);
+        let mut all_own = true;
+        for (path, id, kernel) in places {
+            let node = node_at(&template.nodes, &path, id).ok_or_else(unnamed)?;
+            let instead = replacements(kernel);
+            all_own &= instead.is_none();
+            let (function, params) = match &instead {
+                Some(other) => (other.function, &other.params),
+                None => (self.function_of(kernel)?, &kernel.params),
+            };
+            let launch = KernelLaunch {
+                function,
+                size: size_of(kernel),
+                params: &translated(params, &template.conditions),
+                attributes: &[],
+            };
+            self.driver.set_exec_kernel(handle, node, &launch)?;
+        }
+        if let Some(template) = self.templates.get_mut(&exec) {
+            template.is_plain = all_own;
+        }
+        Ok(())
     }
 
     fn update_whole(

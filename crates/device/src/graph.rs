@@ -47,6 +47,8 @@ pub enum BatchOp {
 pub enum NodeSpec<'a> {
     /// Launch a kernel.
     Kernel(KernelLaunch<'a>),
+    /// Run a kernel in the context that is given with the node, not in its function's own: in a green context.
+    KernelIn(KernelLaunch<'a>),
     /// Copy.
     Copy(CopyBox),
     /// Fill, as [`Driver::fill`].
@@ -178,7 +180,10 @@ impl Driver {
         unsafe {
             match spec {
                 NodeSpec::Kernel(launch) => {
-                    self.add_kernel(&mut node, graph, &after, launch)?;
+                    self.add_kernel(&mut node, graph, &after, (launch, None))?;
+                }
+                NodeSpec::KernelIn(launch) => {
+                    self.add_kernel(&mut node, graph, &after, (launch, Some(context)))?;
                 }
                 NodeSpec::Copy(copy) => {
                     let descriptor = copy.descriptor();
@@ -281,7 +286,7 @@ impl Driver {
     /// parameter. The driver takes one block, too, but no such node can be made cooperative.
     fn with_params<R>(
         &self,
-        launch: &KernelLaunch<'_>,
+        (launch, context): (&KernelLaunch<'_>, Option<ContextHandle>),
         call: impl FnOnce(&cu::CUDA_KERNEL_NODE_PARAMS) -> Result<R>,
     ) -> Result<R> {
         let size = launch.size;
@@ -294,6 +299,8 @@ impl Driver {
             blockDimY: size.block[1],
             blockDimZ: size.block[2],
             sharedMemBytes: size.shared,
+            // Null means the current context.
+            ctx: context.map_or(std::ptr::null_mut(), ContextHandle::raw),
             ..Default::default()
         };
         let mut pointers = Vec::new();
@@ -322,9 +329,9 @@ impl Driver {
         node: &mut cu::CUgraphNode,
         graph: cu::CUgraph,
         after: &[cu::CUgraphNode],
-        launch: &KernelLaunch<'_>,
+        (launch, context): (&KernelLaunch<'_>, Option<ContextHandle>),
     ) -> Result<()> {
-        self.with_params(launch, |params| {
+        self.with_params((launch, context), |params| {
             // SAFETY: dependencies are live handles; parameters outlive the call and are copied.
             unsafe {
                 self.f
@@ -368,7 +375,7 @@ impl Driver {
     }
 
     /// Gives one kernel of an executable graph another function, size and parameters; its attributes stay. `node` is of the
-    /// graph that was made executable, or of one inside it.
+    /// graph that was made executable, or of one inside it; `context` is that of a [`NodeSpec::KernelIn`].
     ///
     /// # Errors
     /// What the driver says.
@@ -377,8 +384,9 @@ impl Driver {
         exec: ExecHandle,
         node: NodeHandle,
         launch: &KernelLaunch<'_>,
+        context: Option<ContextHandle>,
     ) -> Result<()> {
-        self.with_params(launch, |params| {
+        self.with_params((launch, context), |params| {
             // SAFETY: parameters outlive the call and are copied.
             unsafe {
                 self.f

@@ -178,7 +178,9 @@ impl Live {
                 params: &translated(&change.kernel.params, &template.conditions),
                 attributes: &[],
             };
-            self.driver.set_exec_kernel(handle, node, &launch)?;
+            let green = self.greens.get(&change.kernel.context);
+            let green = green.map(|it| it.converted);
+            self.driver.set_exec_kernel(handle, node, &launch, green)?;
         }
         Ok(true)
     }
@@ -392,16 +394,6 @@ impl Live {
             ContextId::NULL => Ok(context),
             other => self.context_of_node(other),
         };
-        // A green context that the program has destroyed: its kernels cannot be launched any more, but the graph exists.
-        let kernel_context = |node: &KernelNode| {
-            let green = self.greens.get(&node.context);
-            let of_function = || self.functions.get(&node.function).map(|it| it.context);
-            match green {
-                Some(green) => Ok(green.converted),
-                None if self.contexts.contains_key(&node.context) => context_of(node.context),
-                None => context_of(of_function().unwrap_or(node.context)),
-            }
-        };
         let event_of = |handle: &EventId| {
             let found = self.events.get(handle).map(|(event, _)| *event);
             found.ok_or_else(|| {
@@ -427,12 +419,17 @@ impl Live {
                     params: &translated(params, how.conditions),
                     attributes: &attributes,
                 };
-                self.driver.add_node(
-                    graph,
-                    after,
-                    &NodeSpec::Kernel(launch),
-                    kernel_context(node)?,
-                )
+                match self.greens.get(&node.context) {
+                    Some(green) => {
+                        let spec = NodeSpec::KernelIn(launch);
+                        self.driver.add_node(graph, after, &spec, green.converted)
+                    }
+                    None => {
+                        let context = context_of(node.context)?;
+                        self.driver
+                            .add_node(graph, after, &NodeSpec::Kernel(launch), context)
+                    }
+                }
             }
             NodeKind::Memcpy(copy) => {
                 let (to, from) = (self.side(&copy.dst)?, self.side(&copy.src)?);

@@ -496,7 +496,8 @@ fn is_whole(session: &Session, graph: &Graph) -> bool {
     };
     let is_there = |kind: &NodeKind| match kind {
         NodeKind::Kernel(kernel) => {
-            lives(kernel.context) && session.functions.contains(kernel.function)
+            let green = session.greens.contexts.contains(kernel.context);
+            (green || lives(kernel.context)) && session.functions.contains(kernel.function)
         }
         NodeKind::Memcpy(copy) => reaches(&copy.src) && reaches(&copy.dst),
         NodeKind::EventWait(event) | NodeKind::EventRecord(event) => {

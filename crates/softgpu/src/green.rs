@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
 use crate::handle::{self, Table, Tag};
-use crate::mark::Mark;
+pub use crate::objects::Green;
 use crate::primary::Primary;
 use crate::settings::MULTIPROCESSORS;
 use crate::stream::{Stream, StreamKind};
@@ -47,25 +47,6 @@ pub struct Part {
     pub whole: bool,
     /// Multiprocessors that a group of a split of it is a multiple of.
     pub unit: u32,
-}
-
-/// A green context.
-#[derive(Debug)]
-pub struct Green {
-    /// Its handle.
-    pub handle: u64,
-    /// Its handle as a context that can be current.
-    pub converted: u64,
-    /// Number unique among contexts.
-    pub id: u64,
-    /// The primary context of its device.
-    pub context: Arc<Context>,
-    /// A bit for each of its multiprocessors.
-    pub mask: u64,
-    unit: u32,
-    default: Mutex<Option<Arc<Stream>>>,
-    /// What streams that are created later wait for.
-    pub awaited: Mutex<Vec<Arc<Mark>>>,
 }
 
 impl Driver {

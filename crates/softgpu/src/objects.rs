@@ -23,7 +23,6 @@ use crate::device::Device;
 use crate::exec::{self, KernelInfo, LinkedModule};
 use crate::function::Attributes;
 use crate::graph::{Condition, HeldObjects, Root};
-use crate::green::Green;
 use crate::mark::Mark;
 use crate::opened::Whole;
 
@@ -58,6 +57,25 @@ pub struct Context {
     pub(crate) gone: AtomicBool,
     /// Holders by `cuCtxAttach`.
     pub attached: AtomicU32,
+}
+
+/// A green context.
+#[derive(Debug)]
+pub struct Green {
+    /// Its handle.
+    pub handle: u64,
+    /// Its handle as a context that can be current.
+    pub converted: u64,
+    /// Number unique among contexts.
+    pub id: u64,
+    /// The primary context of its device.
+    pub context: Arc<Context>,
+    /// A bit for each of its multiprocessors.
+    pub mask: u64,
+    pub(crate) unit: u32,
+    pub(crate) default: Mutex<Option<Arc<Stream>>>,
+    /// What streams that are created later wait for.
+    pub awaited: Mutex<Vec<Arc<Mark>>>,
 }
 
 /// Streams of a context.

@@ -6,7 +6,7 @@ use fermata_abi::op::{ContextId, SmQuestion, SmResource, StreamId};
 use fermata_abi::sys::driver as cu;
 use serde::{Deserialize, Serialize};
 
-use crate::{Kind, Session, StateError, Table};
+use crate::{Kind, Table};
 
 /// A green context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,39 +51,5 @@ impl Greens {
         for (_, green) in self.contexts.iter_mut() {
             green.streams.remove(&stream);
         }
-    }
-}
-
-impl Session {
-    /// Removes a stream.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn remove_stream(&mut self, handle: StreamId) -> Result<(), StateError> {
-        self.streams.remove(handle)?;
-        self.greens.forget_stream(handle);
-        Ok(())
-    }
-
-    /// A green context that is made now.
-    pub fn new_green(&self, context: ContextId, resource: SmResource) -> Green {
-        Green {
-            context,
-            resource,
-            after: self.next_serial,
-            streams: BTreeSet::new(),
-        }
-    }
-
-    /// Removes a green context and the streams that were made in it.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn remove_green(&mut self, handle: ContextId) -> Result<Green, StateError> {
-        let gone = self.greens.contexts.remove(handle)?;
-        for stream in &gone.streams {
-            self.streams.remove(*stream)?;
-        }
-        Ok(gone)
     }
 }

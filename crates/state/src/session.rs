@@ -1,16 +1,16 @@
 //! All objects of a session, and the operations that touch several kinds at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{
     Address, ArrayId, ContextId, EventId, ExecId, FunctionId, HeldImageId, MemoryId, Mipmap,
-    MipmapId, ModuleId, StreamId, Texture,
+    MipmapId, ModuleId, SmResource, StreamId, Texture,
 };
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, ContextPlace, Device, Event, Executable, Function, Greens,
+    Allocation, Array, Context, ContextPlace, Device, Event, Executable, Function, Green, Greens,
     HostRegion, ImageBytes, ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray,
     Module, Places, Pointers, ReferenceKey, Reservation, Sharing, StateError, Stream, Table,
     TensorMaps, TextureKey, Variable,
@@ -487,6 +487,38 @@ impl Session {
     pub fn remove_event(&mut self, handle: EventId) -> Result<Event, StateError> {
         let gone = self.events.remove(handle)?;
         self.sharing.forget_event(handle);
+        Ok(gone)
+    }
+
+    /// Removes a stream.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_stream(&mut self, handle: StreamId) -> Result<(), StateError> {
+        self.streams.remove(handle)?;
+        self.greens.forget_stream(handle);
+        Ok(())
+    }
+
+    /// A green context that is made now.
+    pub fn new_green(&self, context: ContextId, resource: SmResource) -> Green {
+        Green {
+            context,
+            resource,
+            after: self.next_serial,
+            streams: BTreeSet::new(),
+        }
+    }
+
+    /// Removes a green context and the streams that were made in it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_green(&mut self, handle: ContextId) -> Result<Green, StateError> {
+        let gone = self.greens.contexts.remove(handle)?;
+        for stream in &gone.streams {
+            self.streams.remove(*stream)?;
+        }
         Ok(gone)
     }
 

@@ -10,10 +10,10 @@ use crate::frame::entry::driver_api;
 use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::object::context::current;
-use crate::object::green::{self, Described};
+use crate::object::green::Described;
 use crate::object::session::{Session, session};
 use crate::result::Result;
-use crate::work::{context_events, teardown};
+use crate::work::{context_events, green, teardown};
 
 /// Bytes of the longest answer: three numbers for each group and the rest.
 const LONGEST: u64 = (SM_GROUPS as u64 + 1) * 24;

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use fermata_abi::op::{ContextId, Op, StreamRef};
+use fermata_abi::op::{ContextId, GreenId, Op, SmResource, StreamId, StreamRef};
 use fermata_abi::sys::driver::{
     CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
     CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
@@ -16,8 +16,6 @@ use crate::handles::{self, Table};
 use crate::link;
 use crate::link::fault;
 use crate::object::devices::Devices;
-use crate::object::green::Green;
-use crate::object::stream::Aside;
 use crate::result::Result;
 use crate::thread::{exit, gate};
 
@@ -41,6 +39,21 @@ pub struct Context {
     attached: AtomicU32,
     /// A stream in which the events are waited for that all later work of the context waits for.
     gate: Mutex<Option<StreamRef>>,
+}
+
+/// What makes a context a green one.
+#[derive(Debug)]
+pub struct Green {
+    /// Its name as a context, which the worker knows.
+    pub name: ContextId,
+    /// Its name as a green context.
+    pub handle: GreenId,
+    /// The primary context of its device.
+    pub home: Arc<Context>,
+    /// Its multiprocessors.
+    pub resource: SmResource,
+    /// Its default stream.
+    pub default: StreamId,
 }
 
 /// All contexts.
@@ -186,11 +199,11 @@ impl Context {
     }
 
     /// The stream in which all later work of the context waits for events; `make` makes it for the first event.
-    pub fn gate(&self, make: impl FnOnce() -> Result<Aside>) -> Result<StreamRef> {
+    pub fn gate(&self, make: impl FnOnce() -> Result<StreamRef>) -> Result<StreamRef> {
         let mut gate = self.gate.lock();
         match *gate {
             Some(gate) => Ok(gate),
-            None => Ok(*gate.insert(make()?.reference())),
+            None => Ok(*gate.insert(make()?)),
         }
     }
 

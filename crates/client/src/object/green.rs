@@ -12,34 +12,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{ContextId, DescriptorId, GreenId, Op, SmResource, StreamId};
+use fermata_abi::op::{ContextId, DescriptorId, GreenId, SmResource};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
 use crate::handles::{self, HandleMap, Table};
-use crate::link;
 use crate::object::context::Context;
-use crate::object::session::Session;
-use crate::object::stream::DEFAULT_OF_GREEN;
 use crate::result::Result;
 
 /// What begins a description that this library has written.
 const MAGIC: [u8; 8] = *b"FERMSMS\x01";
-
-/// What makes a context a green one.
-#[derive(Debug)]
-pub struct Green {
-    /// Its name as a context, which the worker knows.
-    pub name: ContextId,
-    /// Its name as a green context.
-    pub handle: GreenId,
-    /// The primary context of its device.
-    pub home: Arc<Context>,
-    /// Its multiprocessors.
-    pub resource: SmResource,
-    /// Its default stream.
-    pub default: StreamId,
-}
 
 /// All green contexts, and all descriptions that were ever given out: the program may keep copies anywhere.
 #[derive(Debug, Default)]
@@ -125,6 +107,11 @@ impl Greens {
             .get(handles::of(green), sys::CUDA_ERROR_INVALID_CONTEXT)
     }
 
+    /// Adds a green context.
+    pub fn insert(&self, handle: GreenId, context: Arc<Context>) {
+        self.contexts.insert(handle, context);
+    }
+
     /// Takes a green context that ends out of the table.
     pub fn take(&self, green: sys::CUgreenCtx) -> Result<Arc<Context>> {
         self.contexts
@@ -135,44 +122,6 @@ impl Greens {
     pub fn take_all(&self, home: ContextId) -> Vec<Arc<Context>> {
         self.contexts.remove_if(|context| context.handle == home)
     }
-}
-
-/// Makes a green context. The caller has retained `home`, the primary context of the resource's device, for it.
-pub fn create(
-    session: &Session,
-    home: &Arc<Context>,
-    resource: SmResource,
-) -> Result<Arc<Context>> {
-    let green = Green {
-        name: handles::fresh(),
-        handle: handles::fresh(),
-        home: home.clone(),
-        resource,
-        default: handles::fresh(),
-    };
-    let (name, handle, default) = (green.name, green.handle, green.default);
-    let op = Op::GreenCreate {
-        green: name,
-        context: home.handle,
-        resource: green.resource.clone(),
-    };
-    link::ask(&op, link::nothing)?;
-    let context = session.contexts.add_green(green);
-    let flags = DEFAULT_OF_GREEN;
-    session
-        .streams
-        .create_as(default, &context, flags, 0)
-        .inspect_err(|_| session.contexts.forget(&context))?;
-    session.greens.contexts.insert(handle, context.clone());
-    Ok(context)
-}
-
-/// Forgets a green context that was taken out of the table. Its streams are of no more use.
-pub fn forget(session: &Session, context: &Context) {
-    // While its handle is still valid.
-    fermata_tables::context_gone(context.pointer());
-    session.contexts.forget(context);
-    session.streams.end_green(&session.graphs, context);
 }
 
 #[cfg(test)]

@@ -49,7 +49,8 @@ pub fn wait(session: &Session, context: &Context, event: sys::CUevent) -> Result
     fault::check(context.handle)?;
     session.streams.with_those_of(context, |streams| {
         // A stream that another thread creates meanwhile becomes known after this, and then waits for the gate.
-        let gate = context.gate(|| Aside::create(context))?;
+        let make = || Ok(Aside::create(context)?.reference());
+        let gate = context.gate(make)?;
         let mut all = streams.into_iter().chain([gate]);
         all.try_for_each(|stream| wait_in(&event, stream))
     })

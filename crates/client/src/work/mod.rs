@@ -3,6 +3,7 @@
 pub mod boxes;
 pub mod capture;
 pub mod context_events;
+pub mod green;
 pub mod launch;
 pub mod lower;
 pub mod teardown;

@@ -10,13 +10,13 @@ use fermata_abi::sys::driver::{
 use crate::link;
 use crate::link::fault;
 use crate::object::context::Context;
-use crate::object::green;
 use crate::object::host;
 use crate::object::mirror::Kind;
 use crate::object::module::Module;
 use crate::object::session::Session;
 use crate::result::Result;
 use crate::thread::exit;
+use crate::work::green;
 
 /// Ends a context that was created.
 pub fn destroy_context(session: &Session, context: CUcontext) -> Result {

@@ -6,31 +6,13 @@
 //! A split is made once and its result kept, so that parts of one split are disjoint, as the program was promised, also if
 //! they are asked for one by one.
 
-use std::collections::HashMap;
-
 use fermata_abi::op::{ContextId, SM_REST, SmQuestion, SmResource, SmSplit, StreamId};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     ContextHandle, Driver, DriverError, GreenHandle, Multiprocessors, SplitResult, StreamHandle,
 };
 
-use super::{Live, LiveStream, invalid};
-
-/// A green context.
-#[derive(Debug)]
-pub struct LiveGreen {
-    /// In the driver.
-    pub handle: GreenHandle,
-    /// The same as a context that can be current.
-    pub converted: ContextHandle,
-    /// The primary context of its device.
-    pub context: ContextId,
-    resource: SmResource,
-}
-
-/// The results of splits, by what was split and how.
-#[derive(Debug, Default)]
-pub(super) struct Splits(HashMap<(SmResource, SmSplit), SplitResult>);
+use super::{Live, LiveGreen, LiveStream, invalid};
 
 fn refuse(call: &'static str, code: cu::CUresult, why: &'static str) -> DriverError {
     DriverError {

@@ -25,19 +25,17 @@ use std::sync::Arc;
 
 use fermata_abi::op::{
     Address, ArrayId, ContextId, EventId, ExecId, FunctionId, MemoryId, MipmapId, ModuleId, Raw,
-    STREAM_LEGACY, StreamId, StreamRef,
+    STREAM_LEGACY, SmResource, SmSplit, StreamId, StreamRef,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle,
-    FunctionHandle, HostMapping, MemoryError, MipmapHandle, ModuleHandle, PhysicalHandle,
-    PinnedPool, StreamHandle,
+    FunctionHandle, GreenHandle, HostMapping, MemoryError, MipmapHandle, ModuleHandle,
+    PhysicalHandle, PinnedPool, SplitResult, StreamHandle,
 };
 
 pub(crate) use exposed::Exposed;
 pub(crate) use graphs::Instead;
-pub use green::LiveGreen;
-use green::Splits;
 pub use handles::HandleMap;
 pub use host_calls::HostCaller;
 use host_calls::HostCalls;
@@ -84,6 +82,22 @@ pub struct LiveStream {
     /// Its context.
     pub context: ContextId,
 }
+
+/// A green context.
+#[derive(Debug)]
+pub struct LiveGreen {
+    /// In the driver.
+    pub handle: GreenHandle,
+    /// The same as a context that can be current.
+    pub converted: ContextHandle,
+    /// The primary context of its device.
+    pub context: ContextId,
+    resource: SmResource,
+}
+
+/// The results of splits, by what was split and how.
+#[derive(Debug, Default)]
+struct Splits(HashMap<(SmResource, SmSplit), SplitResult>);
 
 /// See the module. Before a driver call that acts on a context, [`Live::enter`] makes the context current.
 pub struct Live {

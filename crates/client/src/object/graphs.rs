@@ -435,9 +435,10 @@ impl State {
         self.graph(graph)?.check_bodies().map_err(refused)?;
         let instances = self.execs.values();
         let other = instances.map(|it| it.source).any(|it| it == Some(graph));
-        match other || self.has_unused_condition(graph)? {
-            true => Err(sys::CUDA_ERROR_INVALID_VALUE),
-            false => Ok(()),
+        match (other, self.has_unused_condition(graph)?) {
+            (_, true) => Err(sys::CUDA_ERROR_INVALID_VALUE),
+            (true, _) => Err(sys::CUDA_ERROR_NOT_SUPPORTED),
+            _ => Ok(()),
         }
     }
 

@@ -178,11 +178,15 @@ impl Live {
                 params: &translated(&change.kernel.params, &template.conditions),
                 attributes: &[],
             };
-            let green = self.greens.get(&change.kernel.context);
-            let green = green.map(|it| it.converted);
+            let green = self.green_of(&change.kernel);
             self.driver.set_exec_kernel(handle, node, &launch, green)?;
         }
         Ok(true)
+    }
+
+    /// The green context of a kernel in a graph, if it is in one.
+    fn green_of(&self, kernel: &KernelNode) -> Option<ContextHandle> {
+        self.greens.get(&kernel.context).map(|it| it.converted)
     }
 
     /// Gives the graph a new revision number. No two states have the same number, also if a handle is used again.
@@ -240,7 +244,8 @@ impl Live {
                 params: &translated(params, &template.conditions),
                 attributes: &[],
             };
-            self.driver.set_exec_kernel(handle, node, &launch)?;
+            let green = self.green_of(kernel);
+            self.driver.set_exec_kernel(handle, node, &launch, green)?;
         }
         if let Some(template) = self.templates.get_mut(&exec) {
             template.is_plain = all_own;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{Condition, GraphObject, HeldObjects, NodeRef, Root, Run, code};
 use crate::context::Context;
 use crate::driver::Driver;
-use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
+use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::handle::{self, Table, Tag};
 use crate::module::Function;
 use crate::stream::{Point, Stream};
@@ -69,11 +69,11 @@ impl Exec {
         check(driver, context, &graph)?;
         let is_conditional = graph.has_conditionals();
         let mut instance = source.root.instance.lock();
-        if is_conditional && instance.upgrade().is_some()
-            || source.has_unused_condition()
-            || graph.check_bodies().is_err()
-        {
+        if source.has_unused_condition() || graph.check_bodies().is_err() {
             return Err((INVALID_VALUE, None));
+        }
+        if is_conditional && instance.upgrade().is_some() {
+            return Err((NOT_SUPPORTED, None));
         }
         let exec = Arc::new(Self {
             handle: handle::fresh(Tag::Exec),

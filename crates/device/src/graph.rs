@@ -180,10 +180,11 @@ impl Driver {
         unsafe {
             match spec {
                 NodeSpec::Kernel(launch) => {
-                    self.add_kernel(&mut node, graph, &after, (launch, None))?;
+                    self.add_kernel(&mut node, graph, &after, launch)?;
                 }
                 NodeSpec::KernelIn(launch) => {
-                    self.add_kernel(&mut node, graph, &after, (launch, Some(context)))?;
+                    let add = || self.add_kernel(&mut node, graph, &after, launch);
+                    self.within(Some(context), add)?;
                 }
                 NodeSpec::Copy(copy) => {
                     let descriptor = copy.descriptor();
@@ -282,11 +283,29 @@ impl Driver {
         }
     }
 
+    /// Calls `call` while `context`, if there is one, is the calling thread's current context.
+    fn within<R>(
+        &self,
+        context: Option<ContextHandle>,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let Some(context) = context else {
+            return call();
+        };
+        let mut before = std::ptr::null_mut();
+        // SAFETY: the pointer refers to a live local.
+        unsafe { self.f.cuCtxGetCurrent(&mut before)? };
+        self.set_current(context)?;
+        let called = call();
+        self.f.cuCtxSetCurrent(before)?;
+        called
+    }
+
     /// Calls `call` with a kernel's function, size and parameters as the driver wants them for a node: by a pointer to each
     /// parameter. The driver takes one block, too, but no such node can be made cooperative.
     fn with_params<R>(
         &self,
-        (launch, context): (&KernelLaunch<'_>, Option<ContextHandle>),
+        launch: &KernelLaunch<'_>,
         call: impl FnOnce(&cu::CUDA_KERNEL_NODE_PARAMS) -> Result<R>,
     ) -> Result<R> {
         let size = launch.size;
@@ -299,8 +318,9 @@ impl Driver {
             blockDimY: size.block[1],
             blockDimZ: size.block[2],
             sharedMemBytes: size.shared,
-            // Null means the current context.
-            ctx: context.map_or(std::ptr::null_mut(), ContextHandle::raw),
+            // The current context: a green context that is named here does not keep the kernel on its multiprocessors
+            // (measured with driver 580.159.04), unlike one that is current.
+            ctx: std::ptr::null_mut(),
             ..Default::default()
         };
         let mut pointers = Vec::new();
@@ -329,9 +349,9 @@ impl Driver {
         node: &mut cu::CUgraphNode,
         graph: cu::CUgraph,
         after: &[cu::CUgraphNode],
-        (launch, context): (&KernelLaunch<'_>, Option<ContextHandle>),
+        launch: &KernelLaunch<'_>,
     ) -> Result<()> {
-        self.with_params((launch, context), |params| {
+        self.with_params(launch, |params| {
             // SAFETY: dependencies are live handles; parameters outlive the call and are copied.
             unsafe {
                 self.f
@@ -386,13 +406,14 @@ impl Driver {
         launch: &KernelLaunch<'_>,
         context: Option<ContextHandle>,
     ) -> Result<()> {
-        self.with_params((launch, context), |params| {
+        let set = |params: &cu::CUDA_KERNEL_NODE_PARAMS| {
             // SAFETY: parameters outlive the call and are copied.
             unsafe {
                 self.f
                     .cuGraphExecKernelNodeSetParams_v2(exec.raw(), node.raw(), params)
             }
-        })
+        };
+        self.within(context, || self.with_params(launch, set))
     }
 
     /// Makes a graph executable in the current context.

@@ -227,18 +227,15 @@ impl Server {
 
     /// How long to wait for something new.
     fn patience(&self) -> Option<Timespec> {
-        let wait = |tv_nsec| Some(Timespec { tv_sec: 0, tv_nsec });
+        let wait = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         if self.refused || self.processes.iter().any(Process::is_waited_for) {
-            return wait(SOON);
+            return Some(wait(SOON));
         }
         let works = match self.restored {
             Some(_) => !self.asked,
             None => self.processes.iter().any(Process::has_first),
         };
-        works.then(|| Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        })
+        works.then_some(wait(0))
     }
 
     fn remove(&mut self, mut gone: Vec<usize>) {

@@ -39,6 +39,7 @@ COMMANDS = {
 }
 STEPS = {
     "static": 2000, "static12": 2000, "numba": 5000, "triton": 10000, "cupy": 200, "jax": 2000, "nccl": 5000, "graph": 2000,
+    "green": 1000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "ddp_reduces": 400,
     "fsdp": 15, "tensor": 8,
@@ -48,7 +49,7 @@ STEPS = {
 # longer, there are fewer (`--seconds`).
 LONG = {
     "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
-    "graph": 40000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
+    "graph": 40000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 40000,
     "ddp_reduces": 12000, "fsdp": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60, "halves": 12000, "replicas": 12000,
     "mpi": 8000, "mpi_direct": 12000,

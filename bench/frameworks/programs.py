@@ -217,6 +217,24 @@ def graph(steps):
     report.run(captured.replay, lambda: bytes_of(torch, [a]))
 
 
+def green(steps):
+    """Every second product is computed on 16 of the GPU's multiprocessors."""
+    torch, report = torch_report(steps)
+    part = torch.cuda.green_contexts.GreenContext.create(num_sms=16, device_id=0)
+    a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda") / 8
+
+    def step():
+        for number in range(20):
+            if number % 2:
+                part.set_context()
+            product = torch.tanh(a @ b)
+            if number % 2:
+                part.pop_context()
+            a.mul_(0.1).add_(product)
+
+    report.run(step, lambda: bytes_of(torch, [a]))
+
+
 class Numbers:
     """A data set that a loader's workers draw from."""
 
@@ -442,7 +460,7 @@ def numba(steps):
 PROGRAMS = {
     it.__name__: it
     for it in (
-        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, loader, nccl, ranks, ranks_8, ddp,
+        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, green, loader, nccl, ranks, ranks_8, ddp,
         ddp_shm, ddp_8, ddp_graph, ddp_reduces, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }

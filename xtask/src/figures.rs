@@ -29,7 +29,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("generation", "generation, 0.9 billion parameters, 8 tokens"),
     ("generation_3b", "generation, 3 billion parameters"),
     ("graph", "PyTorch CUDA graph of 40 kernels"),
-    ("green", "PyTorch green contexts, a part of 16 multiprocessors"),
+    (
+        "green",
+        "PyTorch green contexts, a part of 16 multiprocessors",
+    ),
     ("nccl", "NCCL, one rank, all-reduce of 4 MiB"),
     ("ranks", "two ranks of torchrun, over gloo"),
     ("ranks_8", "eight ranks of torchrun on one GPU, over gloo"),

@@ -18,16 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static double clock_now;
-static unsigned polls;
+#include "played.h"
 
-#define CHECK(what)                                                                                                            \
-    do {                                                                                                                       \
-        if (!(what)) {                                                                                                         \
-            fprintf(stderr, "line %d: %s, at %f s\n", __LINE__, #what, clock_now);                                             \
-            exit(1);                                                                                                           \
-        }                                                                                                                      \
-    } while (0)
+static unsigned polls;
 
 static void pass(double seconds) {
     clock_now += seconds;
@@ -53,16 +46,8 @@ static int played_nanosleep(const struct timespec *moment, struct timespec *left
     return 0;
 }
 
-static int played_clock_gettime(clockid_t clock, struct timespec *now) {
-    (void)clock;
-    now->tv_sec = (time_t)clock_now;
-    now->tv_nsec = (long)((clock_now - (double)now->tv_sec) * 1e9);
-    return 0;
-}
-
 #define poll played_poll
 #define nanosleep played_nanosleep
-#define clock_gettime played_clock_gettime
 #include "fermata_program.h"
 
 /* A socket from which nothing is read. */

@@ -10,16 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static double clock_now;
+#include "played.h"
 
-static int played_clock_gettime(clockid_t clock, struct timespec *now) {
-    (void)clock;
-    now->tv_sec = (time_t)clock_now;
-    now->tv_nsec = (long)((clock_now - (double)now->tv_sec) * 1e9);
-    return 0;
-}
-
-#define clock_gettime played_clock_gettime
 #include "fermata_program.h"
 
 static int asked, stand, outside;
@@ -43,14 +35,6 @@ static int played_outside(void) { return outside; }
 #define fermata_request_state played_state
 #define fermata_program_outside_ played_outside
 #include "fermata_schedule.h"
-
-#define CHECK(what)                                                                                                            \
-    do {                                                                                                                       \
-        if (!(what)) {                                                                                                         \
-            fprintf(stderr, "line %d: %s, at %f s\n", __LINE__, #what, clock_now);                                             \
-            exit(1);                                                                                                           \
-        }                                                                                                                      \
-    } while (0)
 
 /* Steps that take so long each, until a checkpoint is asked for; how many, at most 100,000. */
 static long until_asked(fermata_schedule *s, double step) {
@@ -132,9 +116,9 @@ static void time_without_a_program_does_not_count(void) {
     CHECK(until_asked(&s, 10) == 5);
 }
 
-/* What `fermata_first_rank` says in a process of this program that is started with these variables. */
-static int first_rank(char *const variables[]) {
-    char *const words[] = {(char *)"schedule", (char *)"rank", NULL};
+/* The status of this program, started with this word and these variables. */
+static int started(const char *what, char *const variables[]) {
+    char *const words[] = {(char *)"schedule", (char *)what, NULL};
     int status;
     pid_t child = fork();
     CHECK(child >= 0);
@@ -142,8 +126,15 @@ static int first_rank(char *const variables[]) {
         execve("/proc/self/exe", words, variables);
         _exit(9);
     }
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) < 2);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* What `fermata_first_rank` says in a process that is started with these variables. */
+static int first_rank(char *const variables[]) {
+    int first = started("rank", variables);
+    CHECK(first < 2);
+    return first;
 }
 
 /* A launcher in a session, whose variables are those given to it. */
@@ -167,18 +158,6 @@ static int be_a_rank_of_its_own(void) {
     return 0;
 }
 
-static void run_as(const char *what, char *const variables[]) {
-    char *const words[] = {(char *)"schedule", (char *)what, NULL};
-    int status;
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        execve("/proc/self/exe", words, variables);
-        _exit(9);
-    }
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 int main(int count, char **words) {
     char *launcher[] = {(char *)"FERMATA_SESSION_TOKEN=one", NULL};
     char *rank[] = {(char *)"FERMATA_SESSION_TOKEN=three", (char *)"LOCAL_RANK=5", NULL};
@@ -193,8 +172,8 @@ int main(int count, char **words) {
     seconds_are_counted();
     the_interval_follows_what_checkpoints_cost();
     time_without_a_program_does_not_count();
-    run_as("launcher", launcher);
-    run_as("own", rank);
+    CHECK(started("launcher", launcher) == 0);
+    CHECK(started("own", rank) == 0);
     puts("fine");
     return 0;
 }

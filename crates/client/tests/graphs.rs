@@ -14,10 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use support::Stage;
-use support::driver::{cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuMemAlloc_v2, cuStreamCreate};
+use support::driver::{
+    cuCtxCreate_v2, cuCtxSynchronize, cuEventCreate, cuInit, cuMemAlloc_v2, cuStreamCreate,
+    cuStreamSynchronize,
+};
 
 unsafe extern "C" {
-    fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
     fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult;
     fn cuGraphAddChildGraphNode(
         node: *mut CUgraphNode,
@@ -120,7 +122,6 @@ unsafe extern "C" {
         edges: *mut *const CUgraphEdgeData,
         count: *mut usize,
     ) -> CUresult;
-    fn cuStreamSynchronize(stream: CUstream) -> CUresult;
     fn cuStreamUpdateCaptureDependencies(
         stream: CUstream,
         nodes: *mut CUgraphNode,

@@ -11,10 +11,10 @@ use std::ptr::{null, null_mut};
 
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
-use fermata_control::agent::FromAgent;
 use support::Stage;
 use support::driver::{
-    cuCtxSynchronize, cuInit, cuMemAlloc_v2, cuModuleGetFunction, cuModuleLoadData, cuStreamCreate,
+    cuCtxSetCurrent, cuCtxSynchronize, cuEventCreate, cuInit, cuLaunchKernel, cuMemAlloc_v2,
+    cuModuleGetFunction, cuModuleLoadData, cuStreamCreate, cuStreamSynchronize, get_another_worker,
 };
 
 unsafe extern "C" {
@@ -68,9 +68,7 @@ unsafe extern "C" {
     fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> CUresult;
     fn cuCtxDestroy_v2(context: CUcontext) -> CUresult;
     fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult;
-    fn cuCtxSetCurrent(context: CUcontext) -> CUresult;
     fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> CUresult;
-    fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> CUresult;
     fn cuStreamGetCtx_v2(
         stream: CUstream,
@@ -79,7 +77,6 @@ unsafe extern "C" {
     ) -> CUresult;
     fn cuStreamGetGreenCtx(stream: CUstream, green: *mut CUgreenCtx) -> CUresult;
     fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> CUresult;
-    fn cuStreamSynchronize(stream: CUstream) -> CUresult;
     fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
@@ -87,19 +84,6 @@ unsafe extern "C" {
     fn cuGraphKernelNodeGetParams_v2(
         node: CUgraphNode,
         params: *mut CUDA_KERNEL_NODE_PARAMS,
-    ) -> CUresult;
-    fn cuLaunchKernel(
-        function: CUfunction,
-        gx: c_uint,
-        gy: c_uint,
-        gz: c_uint,
-        bx: c_uint,
-        by: c_uint,
-        bz: c_uint,
-        shared: c_uint,
-        stream: CUstream,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
     ) -> CUresult;
 }
 
@@ -470,11 +454,7 @@ fn waits() {
     ok!(cuGreenCtxWaitEvent(second, event));
     stream(second);
     ok!(cuCtxRecordEvent(primary, event));
-    // The stage stops the session, and lets it go on with another worker.
-    let mut address = 0;
-    ok!(cuMemAlloc_v2(&mut address, 1));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    get_another_worker();
     ok!(cuGreenCtxWaitEvent(first, event));
     ok!(cuDevicePrimaryCtxReset_v2(0));
     refused!(cuGreenCtxDestroy(first), CUDA_ERROR_INVALID_CONTEXT);
@@ -484,10 +464,7 @@ fn waits() {
 fn events_of_contexts_are_events_of_their_streams() {
     let mut stage = Stage::start("waits");
     let device = stage.device.clone();
-    stage.wait_for_allocation();
-    assert!(matches!(stage.quiesce(), FromAgent::Quiesced { .. }));
-    stage.detach();
-    stage.reattach();
+    stage.change_worker();
     assert!(stage.finish());
     let lines = named(&device.lock().unwrap().ordered);
     let until_all = [

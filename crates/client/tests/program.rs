@@ -16,15 +16,14 @@ use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use fermata_control::agent::{FromAgent, ToAgent};
 use support::driver::{
-    cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuMemAlloc_v2, cuModuleGetFunction, cuModuleLoadData,
-    cuStreamCreate,
+    cuCtxCreate_v2, cuCtxSetCurrent, cuCtxSynchronize, cuInit, cuLaunchKernel, cuMemAlloc_v2,
+    cuModuleGetFunction, cuModuleLoadData, cuStreamCreate, cuStreamSynchronize,
 };
 use support::{Stage, WAIT};
 
 unsafe extern "C" {
     fn cuDeviceGetCount(count: *mut c_int) -> CUresult;
     fn cuDeviceGetName(name: *mut i8, len: c_int, device: CUdevice) -> CUresult;
-    fn cuCtxSetCurrent(context: CUcontext) -> CUresult;
     fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) -> CUresult;
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize) -> CUresult;
@@ -34,21 +33,7 @@ unsafe extern "C" {
     fn cuMemFreeHost(pointer: *mut c_void) -> CUresult;
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) -> CUresult;
     fn cuMemHostUnregister(pointer: *mut c_void) -> CUresult;
-    fn cuLaunchKernel(
-        function: CUfunction,
-        gx: c_uint,
-        gy: c_uint,
-        gz: c_uint,
-        bx: c_uint,
-        by: c_uint,
-        bz: c_uint,
-        shared: c_uint,
-        stream: CUstream,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
-    fn cuStreamSynchronize(stream: CUstream) -> CUresult;
     fn cuGetProcAddress_v2(
         symbol: *const i8,
         function: *mut *mut c_void,

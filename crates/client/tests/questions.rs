@@ -10,11 +10,10 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
-use fermata_control::agent::FromAgent;
 use support::Stage;
 use support::driver::{
-    cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuLibraryGetKernel, cuLibraryLoadData, cuMemAlloc_v2,
-    cuModuleGetFunction, cuModuleLoadData, cuStreamCreate,
+    cuCtxCreate_v2, cuCtxSynchronize, cuEventCreate, cuInit, cuLibraryGetKernel, cuLibraryLoadData,
+    cuModuleGetFunction, cuModuleLoadData, cuStreamCreate, get_another_worker,
 };
 
 unsafe extern "C" {
@@ -179,11 +178,7 @@ fn asks_again() {
     let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
     ok!(cuFuncSetAttribute(function, carveout, 50));
     ask(function);
-    // The stage stops the session, and lets it go on with another worker.
-    let mut address = 0;
-    ok!(cuMemAlloc_v2(&mut address, 1));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    get_another_worker();
     ask(function);
 }
 
@@ -192,10 +187,7 @@ fn asks_again() {
 fn occupancy_is_asked_again_after_an_attribute_was_set_and_on_another_device() {
     let mut stage = Stage::start("asks_again");
     let device = stage.device.clone();
-    stage.wait_for_allocation();
-    assert!(matches!(stage.quiesce(), FromAgent::Quiesced { .. }));
-    stage.detach();
-    stage.reattach();
+    stage.change_worker();
     assert!(stage.finish());
     let questions = &device.lock().unwrap().questions;
     assert_eq!(questions.len(), 3 * 8, "{questions:?}");
@@ -228,7 +220,6 @@ fn an_attribute_that_has_its_value_is_not_set_again() {
 
 unsafe extern "C" {
     fn cuCtxGetFlags(flags: *mut c_uint) -> CUresult;
-    fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;

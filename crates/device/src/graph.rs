@@ -292,12 +292,13 @@ impl Driver {
         let Some(context) = context else {
             return call();
         };
-        let mut before = std::ptr::null_mut();
-        // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuCtxGetCurrent(&mut before)? };
+        let before = self.current_context()?;
         self.set_current(context)?;
         let called = call();
-        self.f.cuCtxSetCurrent(before)?;
+        match before {
+            Some(before) => self.set_current(before)?,
+            None => self.clear_current()?,
+        }
         called
     }
 

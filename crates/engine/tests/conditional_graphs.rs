@@ -6,15 +6,13 @@ mod common;
 
 use std::borrow::Cow;
 
-use common::{Bench, CONTEXT, LEGACY, bench, block};
-use fermata_abi::op::{Address, ContextId, ExecId, FunctionId, Op};
+use common::{Bench, CONTEXT, LEGACY, bench, block, chain, kernel};
+use fermata_abi::op::{Address, ExecId, FunctionId, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::access::{Predictor, Range, Target};
 use fermata_engine::instrumented::{Guard, Instrumented};
 use fermata_graph::update::KernelChange;
-use fermata_graph::{
-    Condition, Conditional, ConditionalKind, EdgeData, Graph, KernelNode, NodeId, NodeKind,
-};
+use fermata_graph::{Condition, Conditional, ConditionalKind, Graph, NodeId, NodeKind};
 use fermata_state::Executable;
 
 /// `decide` sets a condition to a word; `count` takes one from a word and sets a condition to what is left; `add` adds to a word.
@@ -42,27 +40,6 @@ struct Scene {
     add: FunctionId,
     /// What decides; how often the loop runs; what the bodies add to, of the IF, its else and the loop.
     words: [u64; 5],
-}
-
-fn kernel(function: FunctionId, params: Vec<u8>) -> NodeKind {
-    NodeKind::Kernel(KernelNode {
-        function,
-        context: ContextId::from_raw(0),
-        grid: [1, 1, 1],
-        block: [1, 1, 1],
-        shared_bytes: 0,
-        params,
-        attributes: Vec::new(),
-    })
-}
-
-fn chain(kinds: Vec<NodeKind>) -> Graph {
-    let mut graph = Graph::new();
-    let mut last = Vec::new();
-    for kind in kinds {
-        last = vec![(graph.add(kind, &last).unwrap(), EdgeData::default())];
-    }
-    graph
 }
 
 fn conditional(

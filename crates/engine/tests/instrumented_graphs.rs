@@ -6,14 +6,14 @@ mod common;
 
 use std::borrow::Cow;
 
-use common::{Bench, CONTEXT, LEGACY, bench, block};
-use fermata_abi::op::{Address, ContextId, ExecId, FunctionId, StreamId, StreamRef};
+use common::{Bench, CONTEXT, LEGACY, bench, block, chain, kernel};
+use fermata_abi::op::{Address, ExecId, FunctionId, StreamId, StreamRef};
 use fermata_device::{DriverError, PinnedWords};
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 use fermata_engine::{LiveStream, Site};
 use fermata_graph::update::{KernelChange, assign};
-use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, NodeId, NodeKind};
+use fermata_graph::{Graph, HostCall, NodeId, NodeKind};
 use fermata_state::{Executable, Stream};
 
 /// Both add one to a word; the second calls a function that it finds through a register, so it cannot be instrumented.
@@ -27,34 +27,6 @@ const BARE: &str = ".version 8.0\n.target sm_75\n.address_size 64
 .visible .entry bare(.param .u64 p)
 { .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; red.global.add.u32 [%rd1], 1;
   mov.u64 %rd2, hop; proto: .callprototype _ (); call %rd2, (), proto; ret; }";
-
-const PLAIN: EdgeData = EdgeData {
-    from_port: 0,
-    to_port: 0,
-    kind: 0,
-};
-
-fn kernel(function: FunctionId, params: Vec<u8>) -> NodeKind {
-    NodeKind::Kernel(KernelNode {
-        function,
-        context: ContextId::from_raw(0),
-        grid: [1, 1, 1],
-        block: [1, 1, 1],
-        shared_bytes: 0,
-        params,
-        attributes: Vec::new(),
-    })
-}
-
-/// Nodes one after another.
-fn chain(kinds: Vec<NodeKind>) -> Graph {
-    let mut graph = Graph::new();
-    let mut last: Vec<(NodeId, EdgeData)> = Vec::new();
-    for kind in kinds {
-        last = vec![(graph.add(kind, &last).unwrap(), PLAIN)];
-    }
-    graph
-}
 
 struct Scene {
     outer: FunctionId,

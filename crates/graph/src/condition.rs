@@ -15,6 +15,9 @@ const PREFIX: u64 = 0xfe4c << 48;
 /// Odd, so that different numbers stay different.
 const SPREAD: u64 = 0x79b9_7f4a_7c15;
 
+/// The most bodies of one node. A program that asks for more has most likely filled in something wrong.
+const MOST_BODIES: usize = 1 << 16;
+
 /// A handle of a condition (`CUgraphConditionalHandle`), which kernels are given as a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Condition(pub u64);
@@ -74,7 +77,7 @@ impl ConditionalKind {
         match self {
             Self::If => matches!(bodies, 1 | 2),
             Self::While => bodies == 1,
-            Self::Switch => bodies > 0,
+            Self::Switch => (1..=MOST_BODIES).contains(&bodies),
         }
     }
 }

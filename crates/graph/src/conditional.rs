@@ -7,12 +7,33 @@
 //! ```
 //! A way to a graph inside ([`Graph::inner`]) names a conditional node and then, as if it were a node, the number of the body.
 
-use crate::condition::Condition;
+use fermata_abi::op::ContextId;
+
+use crate::condition::{Condition, ConditionalKind};
 use crate::error::GraphError;
 use crate::model::{Conditional, Graph, NodeId, NodeKind};
 use crate::node::KernelNode;
 
 impl Conditional {
+    /// A node with `size` empty bodies, if one of its kind may have so many.
+    pub fn empty(
+        condition: Condition,
+        default: Option<u32>,
+        context: ContextId,
+        (kind, size): (ConditionalKind, u32),
+    ) -> Option<NodeKind> {
+        let size = usize::try_from(size)
+            .ok()
+            .filter(|size| kind.takes(*size))?;
+        Some(NodeKind::Conditional(Box::new(Self {
+            condition,
+            default,
+            context,
+            kind,
+            bodies: vec![Graph::new(); size],
+        })))
+    }
+
     /// The body that a way names.
     pub(crate) fn body(&self, number: NodeId) -> Option<&Graph> {
         self.bodies.get(usize::try_from(number.0).ok()?)
@@ -135,10 +156,8 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
-    use fermata_abi::op::ContextId;
-
     use super::*;
-    use crate::{ConditionalKind, EdgeData, HostCall, update};
+    use crate::{EdgeData, HostCall, update};
 
     fn conditional(kind: ConditionalKind, number: u64, bodies: Vec<Graph>) -> NodeKind {
         NodeKind::Conditional(Box::new(Conditional {

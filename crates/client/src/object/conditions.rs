@@ -15,9 +15,6 @@ use fermata_graph::{Condition, Conditional, ConditionalKind, Graph, NodeKind};
 use crate::handles;
 use crate::result::Result;
 
-/// The most bodies of one node. A program that asks for more has most likely filled in something wrong.
-const MOST_BODIES: u32 = 1 << 16;
-
 /// All conditions.
 #[derive(Debug, Default)]
 pub struct Conditions(BTreeMap<Condition, Made>);
@@ -50,23 +47,17 @@ impl Conditions {
         &self,
         (root, graph): (GraphId, &Graph),
         condition: Condition,
-        (kind, size): (ConditionalKind, u32),
+        wanted: (ConditionalKind, u32),
         context: Option<ContextId>,
     ) -> Result<NodeKind> {
         let made = self.0.get(&condition);
         let made = made.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let fits = size <= MOST_BODIES && kind.takes(size as usize);
         let other = made.root != root || context.is_some_and(|it| it != made.context);
-        if !fits || other || graph.has_condition(condition) {
+        if other || graph.has_condition(condition) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        Ok(NodeKind::Conditional(Box::new(Conditional {
-            condition,
-            default: made.default,
-            context: made.context,
-            kind,
-            bodies: vec![Graph::new(); size as usize],
-        })))
+        let node = Conditional::empty(condition, made.default, made.context, wanted);
+        node.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Whether a root was given a condition that no node has, so that it cannot be instantiated. `graph` is what it is.

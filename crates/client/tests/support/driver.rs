@@ -9,7 +9,22 @@ use fermata_abi::sys::driver::*;
 unsafe extern "C" {
     pub fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult;
     pub fn cuCtxSynchronize() -> CUresult;
+    pub fn cuCtxSetCurrent(context: CUcontext) -> CUresult;
+    pub fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
     pub fn cuInit(flags: c_uint) -> CUresult;
+    pub fn cuLaunchKernel(
+        function: CUfunction,
+        gx: c_uint,
+        gy: c_uint,
+        gz: c_uint,
+        bx: c_uint,
+        by: c_uint,
+        bz: c_uint,
+        shared: c_uint,
+        stream: CUstream,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> CUresult;
     pub fn cuLibraryGetKernel(
         kernel: *mut CUkernel,
         library: CUlibrary,
@@ -33,6 +48,7 @@ unsafe extern "C" {
     ) -> CUresult;
     pub fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
     pub fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult;
+    pub fn cuStreamSynchronize(stream: CUstream) -> CUresult;
 }
 
 /// A call that must succeed.
@@ -43,4 +59,12 @@ macro_rules! ok {
         let status = unsafe { $call };
         assert_eq!(status, CUDA_SUCCESS, stringify!($call));
     }};
+}
+
+/// In a program: allocates something, and waits until [`super::Stage::change_worker`] has given it another worker and ends its input.
+#[allow(dead_code)]
+pub fn get_another_worker() {
+    let mut address = 0;
+    ok!(cuMemAlloc_v2(&mut address, 1));
+    std::io::stdin().read_line(&mut String::new()).unwrap();
 }

@@ -297,6 +297,15 @@ impl Stage {
         assert_eq!(self.agent.recv(WAIT).unwrap().0, FromAgent::Resumed);
     }
 
+    /// Once the program has allocated something: stops the session, and has it go on with another worker.
+    #[allow(dead_code)]
+    pub fn change_worker(&mut self) {
+        self.wait_for_allocation();
+        assert!(matches!(self.quiesce(), FromAgent::Quiesced { .. }));
+        self.detach();
+        self.reattach();
+    }
+
     /// Lets the program go on to its end, and waits for that; whether it succeeded.
     pub fn finish(mut self) -> bool {
         drop(self.program.stdin.take());

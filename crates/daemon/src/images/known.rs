@@ -6,7 +6,9 @@
 //! make such writes, and a restore trusts them with the image. Damage by the medium is found when the file is read again: an entry
 //! is valid for an hour.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fermata_store::{FileKey, FileVersion};
@@ -19,73 +21,74 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// Entries that are kept.
 const MOST: usize = 256;
 
-#[derive(Debug)]
-struct Entry {
-    version: FileVersion,
-    blake3: String,
-    since: Instant,
-}
-
 /// What has been checked.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Files whose hashes are known.
-    files: Mutex<HashMap<FileKey, Entry>>,
-    /// By the hash of a chunk table: packs in which all chunks that it names were found right, and since when.
-    packs: Mutex<HashMap<String, (Vec<FileVersion>, Instant)>>,
+    /// Versions of files, and their hashes.
+    files: Recent<FileKey, (FileVersion, String)>,
+    /// By the hash of a chunk table: packs in which all chunks that it names were found right.
+    packs: Recent<String, Vec<FileVersion>>,
 }
 
 impl Known {
     /// Whether this version was found to have this hash.
     pub fn has(&self, version: &FileVersion, blake3: &str) -> bool {
-        self.files.lock().get(&version.key).is_some_and(|it| {
-            it.version == *version && it.blake3 == blake3 && it.since.elapsed() < USED_FOR
-        })
+        let found = self.files.get(&version.key);
+        found.is_some_and(|(known, hash)| known == *version && hash == blake3)
     }
 
     /// The version that was there before it was hashed, and after it, has this hash; `asked` is when it was told, since 1970.
     pub fn add(&self, version: FileVersion, blake3: &str, asked: Duration) {
-        if !version.is_settled(asked, SETTLED) {
-            return;
+        if version.is_settled(asked, SETTLED) {
+            self.files.put(version.key, (version, blake3.to_owned()));
         }
-        let mut entries = self.files.lock();
-        entries.retain(|_, it| it.since.elapsed() < USED_FOR);
-        if entries.len() >= MOST {
-            let oldest = entries.iter().min_by_key(|(_, it)| it.since);
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                entries.remove(&oldest);
-            }
-        }
-        let entry = Entry {
-            version,
-            blake3: blake3.to_owned(),
-            since: Instant::now(),
-        };
-        entries.insert(version.key, entry);
     }
 
     /// The packs whose chunks of the table with this hash were found right.
     pub fn packs(&self, table: &str) -> Vec<FileVersion> {
-        let packs = self.packs.lock();
-        let recent = packs.get(table).filter(|it| it.1.elapsed() < USED_FOR);
-        recent.map(|it| it.0.clone()).unwrap_or_default()
+        self.packs.get(table).unwrap_or_default()
     }
 
     /// The chunks of the table with this hash were found right while their packs were these before and after; `asked` is when their
     /// versions were told, since 1970.
     pub fn add_packs(&self, table: &str, versions: Vec<FileVersion>, asked: Duration) {
-        if !versions.iter().all(|it| it.is_settled(asked, SETTLED)) {
-            return;
+        let settled = versions.iter().all(|it| it.is_settled(asked, SETTLED));
+        if settled {
+            self.packs.put(table.to_owned(), versions);
         }
-        let mut packs = self.packs.lock();
-        packs.retain(|_, it| it.1.elapsed() < USED_FOR);
-        if packs.len() >= MOST {
-            let oldest = packs.iter().min_by_key(|(_, it)| it.1);
-            if let Some(oldest) = oldest.map(|(table, _)| table.clone()) {
-                packs.remove(&oldest);
+    }
+}
+
+/// Values that are used for [`USED_FOR`], at most [`MOST`] of them.
+#[derive(Debug)]
+struct Recent<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Recent<K, V> {
+    fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let values = self.0.lock();
+        let (value, since) = values.get(key)?;
+        (since.elapsed() < USED_FOR).then(|| value.clone())
+    }
+
+    fn put(&self, key: K, value: V) {
+        let mut values = self.0.lock();
+        values.retain(|_, (_, since)| since.elapsed() < USED_FOR);
+        if values.len() >= MOST {
+            let oldest = values.iter().min_by_key(|(_, (_, since))| *since);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                values.remove(&oldest);
             }
         }
-        packs.insert(table.to_owned(), (versions, Instant::now()));
+        values.insert(key, (value, Instant::now()));
     }
 }
 
@@ -144,7 +147,7 @@ mod tests {
         for inode in 0..2 * MOST as u64 {
             known.add(version(inode), "hash", Duration::from_secs(9));
         }
-        assert_eq!(known.files.lock().len(), MOST);
+        assert_eq!(known.files.0.lock().len(), MOST);
         assert!(known.has(&version(2 * MOST as u64 - 1), "hash"));
     }
 
@@ -164,7 +167,7 @@ mod tests {
         for number in 0..2 * MOST {
             known.add_packs(&number.to_string(), vec![pack(1, 1)], asked);
         }
-        assert_eq!(known.packs.lock().len(), MOST);
+        assert_eq!(known.packs.0.lock().len(), MOST);
         assert_eq!(known.packs(&(2 * MOST - 1).to_string()), [pack(1, 1)]);
     }
 }

@@ -172,16 +172,42 @@ impl Live {
             let Some(node) = node_at(&template.nodes, &change.path, change.node) else {
                 return Ok(false);
             };
-            let launch = KernelLaunch {
-                function: self.function_of(&change.kernel)?,
-                size: size_of(&change.kernel),
-                params: &translated(&change.kernel.params, &template.conditions),
-                attributes: &[],
-            };
-            let green = self.green_of(&change.kernel);
-            self.driver.set_exec_kernel(handle, node, &launch, green)?;
+            let place = (handle, node);
+            self.set_kernel(place, &change.kernel, None, &template.conditions)?;
         }
         Ok(true)
+    }
+
+    /// Gives a kernel of an executable graph what it has in a graph, or what replaces that.
+    fn set_kernel(
+        &self,
+        (exec, node): (ExecHandle, NodeHandle),
+        kernel: &KernelNode,
+        instead: Option<&Instead>,
+        conditions: &Translations,
+    ) -> Result<(), DriverError> {
+        let (function, params) = self.run_by(kernel, instead)?;
+        let launch = KernelLaunch {
+            function,
+            size: size_of(kernel),
+            params: &translated(params, conditions),
+            attributes: &[],
+        };
+        let green = self.green_of(kernel);
+        self.driver.set_exec_kernel(exec, node, &launch, green)
+    }
+
+    /// The function and the parameter block that a kernel node runs.
+    fn run_by<'k>(
+        &self,
+        kernel: &'k KernelNode,
+        instead: Option<&'k Instead>,
+    ) -> Result<(FunctionHandle, &'k [u8]), DriverError> {
+        let own = self.function_of(kernel)?;
+        Ok(match instead {
+            Some(other) => (other.function, &other.params),
+            None => (own, &kernel.params),
+        })
     }
 
     /// The green context of a kernel in a graph, if it is in one.
@@ -234,18 +260,8 @@ impl Live {
             let node = node_at(&template.nodes, &path, id).ok_or_else(unnamed)?;
             let instead = replacements(kernel);
             all_own &= instead.is_none();
-            let (function, params) = match &instead {
-                Some(other) => (other.function, &other.params),
-                None => (self.function_of(kernel)?, &kernel.params),
-            };
-            let launch = KernelLaunch {
-                function,
-                size: size_of(kernel),
-                params: &translated(params, &template.conditions),
-                attributes: &[],
-            };
-            let green = self.green_of(kernel);
-            self.driver.set_exec_kernel(handle, node, &launch, green)?;
+            let place = (handle, node);
+            self.set_kernel(place, kernel, instead.as_ref(), &template.conditions)?;
         }
         if let Some(template) = self.templates.get_mut(&exec) {
             template.is_plain = all_own;
@@ -303,8 +319,8 @@ impl Live {
         replacements: Replacements<'_>,
         names_inside: bool,
     ) -> Result<Built, DriverError> {
-        let built = self.driver.create_graph()?;
-        let made = self.conditions_of(built, graph).and_then(|conditions| {
+        let (graph, (nodes, conditions)) = self.filled(|built| {
+            let conditions = self.conditions_of(built, graph)?;
             let how = Build {
                 replacements,
                 names_inside,
@@ -312,31 +328,22 @@ impl Live {
             };
             let nodes = self.fill(built, context, graph, how, 0)?;
             Ok((nodes, conditions))
-        });
-        match made {
-            Ok((nodes, conditions)) => Ok(Built {
-                graph: built,
-                nodes,
-                conditions,
-            }),
-            Err(error) => {
-                self.driver.destroy_graph(built)?;
-                Err(error)
-            }
-        }
+        })?;
+        Ok(Built {
+            graph,
+            nodes,
+            conditions,
+        })
     }
 
-    /// A graph for a child-graph node.
-    fn build_child(
+    /// Makes a graph and has `fill` fill it; without a graph being left if that fails.
+    fn filled<T>(
         &self,
-        context: ContextHandle,
-        graph: &Graph,
-        how: Build<'_>,
-        depth: u32,
-    ) -> Result<(GraphHandle, Nodes), DriverError> {
+        fill: impl FnOnce(GraphHandle) -> Result<T, DriverError>,
+    ) -> Result<(GraphHandle, T), DriverError> {
         let built = self.driver.create_graph()?;
-        match self.fill(built, context, graph, how, depth) {
-            Ok(nodes) => Ok((built, nodes)),
+        match fill(built) {
+            Ok(made) => Ok((built, made)),
             Err(error) => {
                 self.driver.destroy_graph(built)?;
                 Err(error)
@@ -411,30 +418,20 @@ impl Live {
         let mut inside = Nodes::new();
         let handle = match kind {
             NodeKind::Kernel(node) => {
-                let function = self.function_of(node)?;
                 let attributes = of_node(node);
                 let instead = (how.replacements)(node);
-                let (function, params) = match &instead {
-                    Some(other) => (other.function, &other.params),
-                    None => (function, &node.params),
-                };
+                let (function, params) = self.run_by(node, instead.as_ref())?;
                 let launch = KernelLaunch {
                     function,
                     size: size_of(node),
                     params: &translated(params, how.conditions),
                     attributes: &attributes,
                 };
-                match self.greens.get(&node.context) {
-                    Some(green) => {
-                        let spec = NodeSpec::KernelIn(launch);
-                        self.driver.add_node(graph, after, &spec, green.converted)
-                    }
-                    None => {
-                        let context = context_of(node.context)?;
-                        self.driver
-                            .add_node(graph, after, &NodeSpec::Kernel(launch), context)
-                    }
-                }
+                let (spec, context) = match self.green_of(node) {
+                    Some(green) => (NodeSpec::KernelIn(launch), green),
+                    None => (NodeSpec::Kernel(launch), context_of(node.context)?),
+                };
+                self.driver.add_node(graph, after, &spec, context)
             }
             NodeKind::Memcpy(copy) => {
                 let (to, from) = (self.side(&copy.dst)?, self.side(&copy.src)?);
@@ -467,7 +464,8 @@ impl Live {
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
-                let (child, made) = self.build_child(context, child, how, depth + 1)?;
+                let fill = |built| self.fill(built, context, child, how, depth + 1);
+                let (child, made) = self.filled(fill)?;
                 let added = self
                     .driver
                     .add_node(graph, after, &NodeSpec::Child(child), context);

@@ -10,8 +10,32 @@ use fermata_abi::op::{
 };
 use fermata_device::{Driver, Grid, KernelLaunch};
 use fermata_engine::{Live, LiveContext, LiveFunction, Site};
+use fermata_graph::{EdgeData, Graph, KernelNode, NodeKind};
 use fermata_state::{Allocation, Context, Device, Function, ImageBytes, Session};
 use parking_lot::{Mutex, MutexGuard};
+
+/// A kernel node of one thread.
+pub fn kernel(function: FunctionId, params: Vec<u8>) -> NodeKind {
+    NodeKind::Kernel(KernelNode {
+        function,
+        context: ContextId::from_raw(0),
+        grid: [1, 1, 1],
+        block: [1, 1, 1],
+        shared_bytes: 0,
+        params,
+        attributes: Vec::new(),
+    })
+}
+
+/// Nodes one after another.
+pub fn chain(kinds: Vec<NodeKind>) -> Graph {
+    let mut graph = Graph::new();
+    let mut last = Vec::new();
+    for kind in kinds {
+        last = vec![(graph.add(kind, &last).unwrap(), EdgeData::default())];
+    }
+    graph
+}
 
 pub const CONTEXT: ContextId = ContextId::from_raw(0x100);
 pub const LEGACY: StreamRef = StreamRef {

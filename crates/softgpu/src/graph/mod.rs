@@ -97,9 +97,6 @@ impl Drop for GraphMemory {
     }
 }
 
-/// The most bodies of one node: a program that asks for more has most likely filled in something wrong.
-const MOST_BODIES: u32 = 1 << 16;
-
 /// A graph error as a result code.
 pub fn code(error: &GraphError) -> CuError {
     match error {
@@ -300,24 +297,19 @@ impl GraphObject {
     pub fn conditional(
         &self,
         handle: u64,
-        (kind, size): (ConditionalKind, u32),
+        wanted: (ConditionalKind, u32),
         context: u64,
     ) -> Result<NodeKind> {
         let conditions = self.root.conditions.lock();
         let found = conditions.iter().find(|it| it.handle == handle);
         let found = found.ok_or(INVALID_VALUE)?;
         let other = context != 0 && context != found.context;
-        let used = self.root.graph.lock().has_condition(ConditionId(handle));
-        if other || used || size > MOST_BODIES || !kind.takes(size as usize) {
+        let condition = ConditionId(handle);
+        if other || self.root.graph.lock().has_condition(condition) {
             return Err(INVALID_VALUE);
         }
-        Ok(NodeKind::Conditional(Box::new(Conditional {
-            condition: ConditionId(handle),
-            default: found.default,
-            context: ContextId::from_raw(found.context),
-            kind,
-            bodies: vec![Graph::new(); size as usize],
-        })))
+        let context = ContextId::from_raw(found.context);
+        Conditional::empty(condition, found.default, context, wanted).ok_or(INVALID_VALUE)
     }
 
     /// The handles of a conditional node's bodies, in an array that stays as long as the graph.

@@ -20,6 +20,9 @@ const USED_FOR: Duration = Duration::from_secs(60 * 60);
 const SETTLED: Duration = Duration::from_millis(100);
 /// Entries that are kept.
 const MOST: usize = 256;
+/// Packs of one image. They go to the process that brings pages with its other orders, as one argument, of which the kernel takes 128 KiB
+/// (`MAX_ARG_STRLEN`, execve(2)): each is less than 256 bytes there. An image of more has its memory checked again.
+const MOST_PACKS: usize = 256;
 
 /// What has been checked.
 #[derive(Debug, Default)]
@@ -53,7 +56,7 @@ impl Known {
     /// versions were told, since 1970.
     pub fn add_packs(&self, table: &str, versions: Vec<FileVersion>, asked: Duration) {
         let settled = versions.iter().all(|it| it.is_settled(asked, SETTLED));
-        if settled {
+        if settled && versions.len() <= MOST_PACKS {
             self.packs.put(table.to_owned(), versions);
         }
     }
@@ -164,6 +167,20 @@ mod tests {
         known.add_packs("fresh", vec![pack(1, 1), pack(2, 9)], asked);
         assert_eq!(known.packs("table"), [pack(1, 1), pack(2, 2)]);
         assert!(known.packs("fresh").is_empty());
+        let largest = FileVersion {
+            key: FileKey {
+                device: u64::MAX,
+                inode: u64::MAX,
+            },
+            length: i64::MAX,
+            changed: [(i64::MIN, i64::MIN); 2],
+        };
+        let longest = serde_json::to_string(&vec![largest; MOST_PACKS]).expect("text");
+        assert!(longest.len() < 64 << 10, "{} bytes", longest.len());
+        known.add_packs("long", vec![pack(1, 1); MOST_PACKS], asked);
+        known.add_packs("too long", vec![pack(1, 1); MOST_PACKS + 1], asked);
+        assert_eq!(known.packs("long").len(), MOST_PACKS);
+        assert!(known.packs("too long").is_empty());
         for number in 0..2 * MOST {
             known.add_packs(&number.to_string(), vec![pack(1, 1)], asked);
         }

@@ -34,12 +34,12 @@ def document(text):
     return json.loads(text[text.index("{") :])
 
 
-def wait_for(test, what, limit=90):
+def wait_for(test, what, limit=90, turn=0.05):
     until = time.time() + limit
     while time.time() < until:
         if test():
             return
-        time.sleep(0.05)
+        time.sleep(turn)
     raise RuntimeError(f"{what} does not come")
 
 

@@ -3,16 +3,22 @@
     bench/protect.py REPORT.json [--program heat2d|transformer] [--minutes 60] [--failures 30] [--device gpu|soft] [--seed 1]
 
 The program runs for about MINUTES, were nothing to happen to it: `heat2d`, or the PyTorch training of
-`programs/transformer.py` (on the software GPU, with the packages of `tools/setup.sh torch`). Its process, its worker or the daemon is killed FAILURES times in all,
-at random moments, exponentially distributed; on the software GPU the device is lost as well, whenever a worker lives twice as long
-as the mean time between two of these. `protect` takes images at the interval that it finds (`--every auto`). The report has every
-event but those of images, and: whether the digest is that of a run that went through; seconds of work that were done twice, beside half an interval
-for each failure, which is what the model expects (PhoenixOS, appendix A.1), and the time that an image took, because until it is
-complete the one before counts; seconds in restarts and lost to images.
+`programs/transformer.py` (on the software GPU, with the packages of `tools/setup.sh torch`). It fails FAILURES times in all, at
+random moments, exponentially distributed: its process, its worker or the daemon is killed, or, on the software GPU, its device is
+lost. `protect` takes images at the interval that it finds (`--every auto`). The report has every event but those of
+images, and:
+
+- whether the digest is that of a run that went through;
+- seconds of work that were done twice (`repeated_s`): from the begin of the newest complete image to each failure;
+- what the model predicts for that (PhoenixOS, appendix A.1): a failure comes at any moment between two images, so half an interval for
+  each, and the time that an image took, because until it is complete the one before counts. As moments are random, so is the sum:
+  the prediction is its mean and the range of two standard deviations, in which 95 of 100 runs lie;
+- seconds until failures were noticed, in restarts, and lost to images.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import random
@@ -24,11 +30,10 @@ import time
 from measure import FERMATA, HERE, TREE, Daemon, facts, wait_for
 
 NAME = "protected"
-# How each program is called, what makes it print every so many steps, and about how many kernels it launches between two
-# of these lines. A pause of a second follows each.
+# How each program is called, and how many steps it makes between two lines that it prints. A pause of a second follows each.
 PROGRAMS = {
-    "heat2d": {"words": [TREE / "programs" / "heat2d", "--size", "512"], "every": 20, "launches": 20},
-    "transformer": {"words": ["python3", HERE.parent / "programs" / "transformer.py"], "every": 1, "launches": 40},
+    "heat2d": {"words": [TREE / "programs" / "heat2d", "--size", "512"], "every": 20},
+    "transformer": {"words": ["python3", HERE.parent / "programs" / "transformer.py"], "every": 1},
 }
 
 
@@ -74,37 +79,56 @@ def daemon_pid(daemon):
     return int(found.group(1))
 
 
-def fail(daemon, protection, kind):
-    """Makes it fail in one way, and returns when it runs again."""
-    if kind == "daemon":
-        before = len(protection.events("daemon-ended"))
+def fail(daemon, protection, kind, hold):
+    """Makes it fail in one way, and returns when that was, once it runs again."""
+    event = "daemon-ended" if kind == "daemon" else "restored"
+    before = len(protection.events(event))
+    if kind == "device":
+        # The next launch takes the file away, and the device with it.
+        (hold / "lost").touch()
+        wait_for(lambda: not (hold / "lost").exists(), "a launch on the device that is to be lost", 60, 0.005)
+    elif kind == "daemon":
         os.kill(daemon_pid(daemon), signal.SIGKILL)
-        return protection.wait("daemon-ended", before + 1)
-    before = len(protection.events("restored"))
-    session = daemon.session(NAME)
-    os.kill(session["pid" if kind == "program" else "worker_pid"], signal.SIGKILL)
-    return protection.wait("restored", before + 1)
+    else:
+        session = daemon.session(NAME)
+        os.kill(session["pid" if kind == "program" else "worker_pid"], signal.SIGKILL)
+    at = time.time()
+    protection.wait(event, before + 1)
+    return at
+
+
+def losses(events, failures):
+    """Of each failure that was restored: what kind, seconds of work done again, seconds until it was noticed, and what
+    the model knew: the interval, and how long an image took."""
+    found = []
+    for kind, at in failures:
+        before = [it for it in events if it["event"] == "checkpoint" and it["time"] <= at]
+        noticed = next(it for it in events if it["event"] == "failure" and it["time"] >= at) if kind != "daemon" else None
+        if noticed and before:
+            restored = next(it for it in events if it["event"] == "restored" and it["time"] >= noticed["time"])
+            late = noticed["time"] - at
+            found.append({"kind": kind, "repeated": restored["repeated_seconds"] - late, "noticed": late,
+                          "interval": before[-1]["interval"], "image": before[-1]["seconds"]})
+    return found
 
 
 def summary(events, failures):
     """What it cost, in seconds."""
     of = lambda kind, field: [it[field] for it in events if it["event"] == kind and it.get(field) is not None]
-    expected, interval, taken = [], None, 0
-    for it in events:
-        if it["event"] == "failure" and it["what"] != "daemon" and interval is not None:
-            expected.append(interval / 2 + taken)
-        if it["event"] == "checkpoint":
-            taken = it["seconds"]
-        interval = it.get("interval", interval)
-    repeated = of("restored", "repeated_seconds")
+    each, kinds = losses(events, failures), [kind for kind, _ in failures]
+    repeated = sum(it["repeated"] for it in each)
+    expected = sum(it["interval"] / 2 + it["image"] for it in each)
+    # A moment between two images is as likely as any other.
+    spread = 2 * math.sqrt(sum(it["interval"] ** 2 / 12 for it in each))
     return {
-        "failures": {kind: failures.count(kind) for kind in sorted(set(failures))},
+        "failures": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         "failures_seen": {what: of("failure", "what").count(what) for what in sorted(set(of("failure", "what")))},
         "images": len(of("checkpoint", "image")), "lost_to_images_s": sum(of("checkpoint", "lost_seconds")),
         "intervals_s": [min(of("checkpoint", "interval")), max(of("checkpoint", "interval"))],
-        "restored": len(repeated), "restarts_s": sum(of("restored", "seconds")),
-        "repeated_s": sum(repeated), "expected_repeated_s": sum(expected),
-        "repeated_ratio": sum(repeated) / sum(expected) if expected else None,
+        "restored": len(of("restored", "seconds")), "restarts_s": sum(of("restored", "seconds")),
+        "noticed_s": sum(it["noticed"] for it in each), "repeated_s": repeated, "predicted_s": expected,
+        "predicted_range_s": [expected - spread, expected + spread], "within": abs(repeated - expected) <= spread,
+        "losses": each,
     }
 
 
@@ -148,8 +172,11 @@ def main():
     start("straight")
     wait_for(lambda: digest(daemon.told("logs", "straight")), "the digest of a run that goes through", given.minutes * 60)
     straight = digest(daemon.told("logs", "straight"))
+    hold, kinds = work / "hold", ["program", "worker", "daemon"]
     if given.device == "soft":
-        daemon.env["FERMATA_SOFTGPU_LOSE_DEVICE"] = str(int(2 * gap * program["launches"]))
+        hold.mkdir()
+        daemon.env["FERMATA_SOFTGPU_HOLD"] = str(hold)
+        kinds.append("device")
     start(NAME, "--pause-ms", "1000")
     wait_for(lambda: "step " in daemon.told("logs", NAME), "the program's first step", 300)
     begun, failures = time.monotonic(), []
@@ -157,20 +184,19 @@ def main():
     try:
         protection.wait("checkpoint", 1)
         for gap in gaps:
-            time.sleep(gap)
             # Four failures in a row without an image between them would be taken for the program's own.
             protection.wait("checkpoint", len(protection.events("checkpoint")) + 1)
-            kind = chance.choice(["program", "worker", "daemon"])
-            fail(daemon, protection, kind)
-            failures.append(kind)
-            print(f"{time.monotonic() - begun:6.0f} s: {kind} killed, {len(failures)} of {given.failures}", flush=True)
+            time.sleep(gap)
+            kind = chance.choice(kinds)
+            failures.append((kind, fail(daemon, protection, kind, hold)))
+            print(f"{time.monotonic() - begun:6.0f} s: {kind} failed, {len(failures)} of {given.failures}", flush=True)
         wait_for(lambda: protection.process.poll() is not None, "the end", given.minutes * 60)
         events = protection.events()
         last = digest(daemon.told("logs", NAME))
         report = {**facts(), "program": given.program, "minutes": given.minutes, "steps": steps, "seconds": time.monotonic() - begun,
                   "equal": last is not None and last == straight, **summary(events, failures), "events": told(events)}
         given.report.write_text(json.dumps(report, indent=1))
-        print(json.dumps({key: value for key, value in report.items() if key != "events"}, indent=1))
+        print(json.dumps({key: value for key, value in report.items() if key not in ("events", "losses")}, indent=1))
     finally:
         protection.process.kill()
         daemon.end(NAME)

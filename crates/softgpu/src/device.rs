@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::account::Account;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
+use crate::hold;
 use crate::settings::Settings;
 use crate::uuid::uuid_of;
 
@@ -194,7 +195,8 @@ impl Device {
     /// The device is lost.
     pub fn count_launch(&self) -> Result<u64> {
         let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
-        if number == self.settings.lose_device {
+        let folder = self.settings.hold.as_deref();
+        if number == self.settings.lose_device || hold::loses_device(folder) {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.check().map(|()| number)

@@ -175,6 +175,7 @@ fn settings_make_devices_and_faults() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     scenario("what_is_held_waits", &[("HOLD", path)]);
+    scenario("the_device_is_lost_when_a_file_says_so", &[("HOLD", path)]);
     scenario(
         "memory_is_as_large_as_set",
         &[("MEMORY", "16M"), ("DEVICES", "2")],
@@ -255,6 +256,19 @@ fn the_second_copy_fails_and_kills_the_context() {
 #[test]
 #[ignore = "run by settings_make_devices_and_faults"]
 fn the_device_is_lost_at_the_second_launch() {
+    lost_at_the_second_launch(|| ());
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn the_device_is_lost_when_a_file_says_so() {
+    let folder = PathBuf::from(std::env::var_os(SETTING).expect("it is set"));
+    lost_at_the_second_launch(|| std::fs::write(folder.join("lost"), "").expect("a file"));
+    assert!(!folder.join("lost").exists(), "the next one is lost too");
+}
+
+/// Launches a kernel, and another after `between`, with which the device is lost.
+fn lost_at_the_second_launch(between: impl FnOnce()) {
     let context = Context::new();
     let kernel = context.load(common::COUNT).function(c"count");
     let words = context.upload(&[0u32; 32]);
@@ -266,6 +280,7 @@ fn the_device_is_lost_at_the_second_launch() {
     ];
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     check(cuda!(context::cuCtxSynchronize()));
+    between();
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     assert_eq!(
         cuda!(context::cuCtxSynchronize()),

@@ -133,8 +133,12 @@ pub enum ToWorker {
     /// What the next Load brings behind the program may be mapped from other workers' memory. Comes with a socket to the keeper of
     /// that, see [`crate::common`].
     Common,
-    /// How far the data is that comes while the program runs.
-    Restoring,
+    /// How far the data is that comes while the program runs. The worker leaves the disk to others as long as it is not told that the
+    /// program's host memory is there, which they bring from the same image.
+    Restoring {
+        /// Whether it is.
+        host_memory_there: bool,
+    },
     /// Make ready for a checkpoint behind the running program.
     Prepare {
         /// The chunk store's folder.

@@ -121,6 +121,13 @@ impl ChunkReader {
         self.in_memory || self.copies.as_ref().is_some_and(copied)
     }
 
+    /// Whether the store is on a disk of this machine.
+    pub fn is_on_local_disk(&self) -> bool {
+        // What has no device of its own is in memory or comes over the network.
+        let of_device = |it: rustix::fs::Stat| rustix::fs::major(it.st_dev) != 0;
+        !self.in_memory && rustix::fs::stat(self.store.dir()).is_ok_and(of_device)
+    }
+
     /// Notes that a located chunk's bytes have been taken where they lie.
     pub fn took(&self, at: &Located) {
         if at.copied {

@@ -126,7 +126,11 @@ impl Image {
 }
 
 pub fn standing(worker: &mut Worker) -> Restoring {
-    match worker.ask(ToWorker::Restoring) {
+    // Until it is told otherwise, the worker takes turns at the disk.
+    let question = ToWorker::Restoring {
+        host_memory_there: false,
+    };
+    match worker.ask(question) {
         FromWorker::Restoring(it) => it,
         other => panic!("{other:?}"),
     }

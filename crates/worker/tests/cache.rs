@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::content::{check, fill, table};
-use crate::common::{PATIENCE, Worker};
+use crate::common::{PATIENCE, RESTORING, Worker};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, Step, ToWorker};
 use fermata_store::image::ChunkTable;
 use fermata_store::{Kept, PackCache, PackFile, Store};
@@ -120,7 +120,7 @@ impl Scene {
 fn arrived(worker: &mut Worker) -> Vec<Step> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let FromWorker::Restoring(it) = worker.ask(ToWorker::Restoring) else {
+        let FromWorker::Restoring(it) = worker.ask(RESTORING) else {
             panic!("no answer to Restoring")
         };
         match it.stand {

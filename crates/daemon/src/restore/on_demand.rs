@@ -23,8 +23,11 @@ pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// The time between two questions to the worker, at first and later.
 const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
-fn ask(worker: &Worker) -> Result<Restoring> {
-    match worker.request(&ToWorker::Restoring, &[], STEP_TIME, &mut |_, _| {})? {
+fn ask(session: &Session, worker: &Worker) -> Result<Restoring> {
+    let pages = session.lock().pages.clone();
+    let host_memory_there = pages.is_none_or(|it| it.wait(Duration::ZERO));
+    let question = ToWorker::Restoring { host_memory_there };
+    match worker.request(&question, &[], STEP_TIME, &mut |_, _| {})? {
         FromWorker::Restoring(restoring) => Ok(restoring),
         other => Err(unexpected(&other)),
     }
@@ -77,7 +80,7 @@ pub(crate) fn begin(
     seconds: f64,
     resumed: bool,
 ) -> Result<()> {
-    let restoring = ask(worker)?;
+    let restoring = ask(session, worker)?;
     let start = seconds - restoring.seconds;
     if restoring.total > 0 {
         let part = Part {
@@ -151,7 +154,7 @@ fn completed(session: &Session) -> std::result::Result<(), String> {
 
 /// Asks a worker for its progress; true if no more data comes from it.
 fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
-    let asked = ask(worker);
+    let asked = ask(session, worker);
     let mut inner = session.lock();
     if !inner.is_coming() {
         return Ok(true);
@@ -209,7 +212,7 @@ pub(crate) fn settle(session: &Session, until: Instant) -> Result<()> {
 /// `Locked`.
 pub(crate) fn check_whole(session: &Session) -> Result<()> {
     let workers = session.lock().workers();
-    let stands = each_at_once(workers, "whole", |it| ask(&it));
+    let stands = each_at_once(workers, "whole", |it| ask(session, &it));
     // The steps of the stop tell about a worker that does not answer.
     let mut stands = stands.into_iter().flatten();
     match stands.any(|it| it.stand == Stand::Coming) {

@@ -38,6 +38,7 @@ use gate::on_demand::OnDemand;
 use learning::checked_launches::CheckedLaunches;
 use learning::recorder::Recorder;
 use loading::content;
+use loading::disk_turns::DiskTurns;
 use loading::loader::{self, Loader};
 use loading::prefetch_order::in_order;
 use loading::schedule::{Limits, Schedule};
@@ -291,7 +292,10 @@ fn begin(
         Arc::clone(&recorder),
         Arc::clone(&times),
     ));
+    let behind = pace != Pace::Eager;
+    let turns = Arc::new(DiskTurns::new(behind && reader.is_on_local_disk()));
     let loader = Loader {
+        turns,
         driver: Arc::clone(&live.driver),
         contexts,
         verifier: Arc::clone(&verifier),
@@ -308,7 +312,7 @@ fn begin(
         recorder: Arc::clone(&recorder),
         checks: Arc::clone(&checks),
         claims: claims.clone(),
-        behind: pace != Pace::Eager,
+        behind,
         _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
         times: Arc::clone(&times),
     };

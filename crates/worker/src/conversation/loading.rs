@@ -192,8 +192,8 @@ impl Worker {
         }
     }
 
-    /// How much of the data that comes on demand is present.
-    pub(super) fn restoring(&self) -> FromWorker {
+    /// How much of the data that comes on demand is present. It may take the whole disk once the program's host memory is there.
+    pub(super) fn restoring(&self, host_memory_there: bool) -> FromWorker {
         let Some(background) = &self.background else {
             return FromWorker::Restoring(Restoring {
                 done: 0,
@@ -204,6 +204,9 @@ impl Worker {
                 misses: Vec::new(),
             });
         };
+        if host_memory_there {
+            background.has_the_disk();
+        }
         let standing = background.standing();
         let missed = self.missed.as_ref().and_then(|it| it.lock().clone());
         let missed = missed.map(Stand::Missed);

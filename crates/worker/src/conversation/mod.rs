@@ -320,7 +320,7 @@ impl Worker {
                 digests,
             } => self.preload(&store, files_of(&image, &digests), &fds),
             ToWorker::Common => self.common(fds),
-            ToWorker::Restoring => Ok(self.restoring()),
+            ToWorker::Restoring { host_memory_there } => Ok(self.restoring(host_memory_there)),
             ToWorker::Prepare {
                 store,
                 way,

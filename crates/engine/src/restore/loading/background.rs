@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fermata_store::Taken;
 
 use crate::restore::learning::checked_launches::CheckedLaunches;
+use crate::restore::loading::disk_turns::DiskTurns;
 use crate::restore::loading::schedule::{Schedule, Stand};
 use crate::restore::times::Times;
 use crate::steps::Steps;
@@ -29,6 +30,8 @@ pub struct Background {
     pub(in crate::restore) checks: Arc<CheckedLaunches>,
     /// Where its bytes come from.
     pub(in crate::restore) taken: Arc<Taken>,
+    /// At the disk that they come from.
+    pub(in crate::restore) turns: Arc<DiskTurns>,
 }
 
 /// The progress of a restore.
@@ -113,6 +116,11 @@ impl Background {
             Stand::Complete => Ok(()),
             other => Err(self.failure(other)),
         }
+    }
+
+    /// The program's host memory is there: nobody else reads the image any more.
+    pub fn has_the_disk(&self) {
+        self.turns.end();
     }
 
     /// Whether all data is present.

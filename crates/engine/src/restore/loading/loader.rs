@@ -34,6 +34,7 @@ use crate::restore::common::claims::Claims;
 use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::background::Background;
+use crate::restore::loading::disk_turns::DiskTurns;
 use crate::restore::loading::schedule::{
     Arrived, MakerStep, MapperStep, Ready, Run, Schedule, Stand, UploaderStep,
 };
@@ -62,6 +63,7 @@ pub(in crate::restore) struct Loader {
     /// Buffers for pieces that are not in the tier; made when the first is needed.
     pub pool: Mutex<Option<PinnedPool>>,
     pub reader: ChunkReader,
+    pub turns: Arc<DiskTurns>,
     pub tier: Option<Arc<Tier>>,
     pub verifier: Arc<Verifier>,
     pub blocks: Arc<Blocks>,
@@ -116,7 +118,7 @@ impl Loader {
         let stored = self.blocks.all().iter().flat_map(|it| &it.stored);
         let total = stored.map(|(piece, _)| piece.len as u64).sum();
         let (times, taken) = (Arc::clone(&self.times), self.reader.taken());
-        let checks = Arc::clone(&self.checks);
+        let (checks, turns) = (Arc::clone(&self.checks), Arc::clone(&self.turns));
         let run = move || {
             let outcome = self.run();
             if outcome.is_ok() {
@@ -138,6 +140,7 @@ impl Loader {
             times,
             checks,
             taken,
+            turns,
         })
     }
 
@@ -237,11 +240,17 @@ impl Loader {
         let late = || EngineError::Internal("no staging buffer comes back".to_owned());
         let mut buffer = self.buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
         let bytes = &mut buffer[..part.len];
-        if self.verifier.takes(block, piece) {
-            self.reader.read(id, bytes)?;
+        let on_device = self.verifier.takes(block, piece);
+        let read = |bytes| match on_device {
+            true => self.reader.read(id, bytes),
+            false => self.reader.read_verified(id, bytes),
+        };
+        match self.reader.is_near(id) {
+            true => read(bytes)?,
+            false => self.turns.read(part.len, || read(bytes))?,
+        }
+        if on_device {
             self.verifier.note(index, piece..piece + 1);
-        } else {
-            self.reader.read_verified(id, bytes)?;
         }
         let read = part.len as u64;
         self.times.read.fetch_add(read, Ordering::Relaxed);

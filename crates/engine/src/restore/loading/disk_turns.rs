@@ -1,0 +1,156 @@
+//! Leaves a disk to others for as long as they read it a little at a time.
+//!
+//! While CRIU brings a program back, and until its host memory is there, both read the disk that the device's data comes from: a
+//! few pages, whose coming they wait for, and then the next few. Beside several long reads each of these waits for up to half a
+//! second, because the kernel gives a disk long reads that follow each other until another request is as old as that
+//! (`mq-deadline`); beside one it waits for that one (docs/decisions/058-turns-at-a-disk.md). So until then one long read is made
+//! at a time. A fast disk has done all that is asked of it so soon that nobody has to wait.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::pipeline::STEP_LIMIT;
+
+/// A disk that gives more bytes a second to a single read needs no turns.
+const FAST: u64 = 3 << 30;
+/// The shortest read by which that is judged.
+const LEAST: usize = 1 << 20;
+
+#[derive(Debug)]
+struct State {
+    /// Whether reads take turns.
+    turns: bool,
+    /// Whether one is made.
+    busy: bool,
+}
+
+/// The turns of several threads at reading from one disk.
+#[derive(Debug)]
+pub(in crate::restore) struct DiskTurns {
+    state: Mutex<State>,
+    next: Condvar,
+}
+
+/// A turn, which ends when this is dropped.
+struct Turn<'a>(&'a DiskTurns);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.next.notify_one();
+    }
+}
+
+impl DiskTurns {
+    /// For a disk that others read meanwhile (`shared`), or not.
+    pub fn new(shared: bool) -> Self {
+        Self {
+            state: Mutex::new(State {
+                turns: shared,
+                busy: false,
+            }),
+            next: Condvar::new(),
+        }
+    }
+
+    /// Nobody else reads any more.
+    pub fn end(&self) {
+        self.state.lock().turns = false;
+        self.next.notify_all();
+    }
+
+    /// Makes a read of so many bytes, once it is its turn.
+    pub fn read<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> T {
+        let Some(turn) = self.wait() else {
+            return read();
+        };
+        let begun = Instant::now();
+        let result = read();
+        if bytes >= LEAST && is_fast(bytes, begun.elapsed()) {
+            self.end();
+        }
+        drop(turn);
+        result
+    }
+
+    /// None if there are no turns.
+    fn wait(&self) -> Option<Turn<'_>> {
+        let mut state = self.state.lock();
+        // A disk that hangs is found out by who waits for the data.
+        let waits = |state: &mut State| state.turns && state.busy;
+        self.next.wait_while_for(&mut state, waits, STEP_LIMIT);
+        if !state.turns {
+            return None;
+        }
+        state.busy = true;
+        Some(Turn(self))
+    }
+}
+
+fn is_fast(bytes: usize, time: Duration) -> bool {
+    bytes as f64 > FAST as f64 * time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// The most reads at once, of 200 by four threads, of which each takes 50 us.
+    fn most_at_once(turns: &DiskTurns, bytes: usize) -> usize {
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let read = || {
+            let count = now.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(count, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_micros(50));
+            now.fetch_sub(1, Ordering::SeqCst);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|_| turns.read(bytes, read)));
+            }
+        });
+        most.into_inner()
+    }
+
+    #[test]
+    fn reads_of_a_shared_disk_take_turns() {
+        assert_eq!(most_at_once(&DiskTurns::new(true), 4096), 1);
+        assert!(most_at_once(&DiskTurns::new(false), 4096) > 1);
+    }
+
+    #[test]
+    fn a_fast_disk_has_no_turns() {
+        let turns = DiskTurns::new(true);
+        // In 50 us and what a busy machine adds.
+        assert!(most_at_once(&turns, 1 << 40) > 1);
+        assert!(!turns.state.lock().turns);
+        assert!(!is_fast(2 << 20, Duration::from_millis(1)));
+        assert!(is_fast(2 << 20, Duration::from_micros(500)));
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_turns_end() {
+        let turns = DiskTurns::new(true);
+        let (go_on, held) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let turns = &turns;
+            let (tell, begun) = mpsc::channel();
+            scope.spawn(move || {
+                turns.read(1, || {
+                    tell.send(()).unwrap();
+                    held.recv().unwrap();
+                });
+            });
+            begun.recv().unwrap();
+            let waiting = scope.spawn(|| turns.read(1, || ()));
+            turns.end();
+            waiting.join().unwrap();
+            go_on.send(()).unwrap();
+        });
+        assert!(!turns.state.lock().busy);
+    }
+}

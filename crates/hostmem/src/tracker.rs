@@ -31,6 +31,8 @@ const PIECES: usize = 512;
 pub struct Passed {
     /// Bytes copied.
     pub bytes: u64,
+    /// Bytes of mappings that have not been there for [`SETTLED`].
+    pub young: u64,
 }
 
 /// Pages of the copy that follow each other in memory and in the file.
@@ -161,10 +163,10 @@ impl Tracker {
         let kernel = |what| Error::kernel(what, pid);
         let mut pagemap = Pagemap::open(pid).map_err(kernel("open the page map"))?;
         let memory = Memory::open(pid).map_err(kernel("open the memory"))?;
-        let new = self.register(&mut pagemap);
+        let mut passed = Passed::default();
+        let new = self.register(&mut pagemap, &mut passed.young);
         let new = new.map_err(kernel("read the mappings"))?;
         self.working_set.begin_pass();
-        let mut passed = Passed::default();
         for mapping in maps::read(pid).map_err(kernel("read the mappings"))? {
             if let Some(ranges) = self.pending(&mut pagemap, &mapping, &new) {
                 passed.bytes += self.copy(&memory, &ranges)?;
@@ -320,7 +322,8 @@ impl Tracker {
     ///
     /// The kernel cuts a mapping where a tracked range ends, and refuses to move two mappings at once. So a range must be
     /// exactly one mapping, and one that the program is not about to move: those that have stayed what they are for a while.
-    fn register(&mut self, pagemap: &mut Pagemap) -> io::Result<RangeSet<u64>> {
+    /// What has not settled yet is added to `young`.
+    fn register(&mut self, pagemap: &mut Pagemap, young: &mut u64) -> io::Result<RangeSet<u64>> {
         let now = Instant::now();
         let mappings = maps::read(self.pid)?;
         let mut former = std::mem::take(&mut self.seen);
@@ -333,9 +336,13 @@ impl Tracker {
                 true => pagemap.is_tracked(mapping.range.start).ok(),
                 false => None,
             };
-            if seen.tracked && tracked == Some(false) {
-                // Another one has taken its place, and may go as fast.
+            // Another one has taken its place, and may go as fast.
+            let replaced = seen.tracked && tracked == Some(false);
+            if replaced {
                 seen.since = now;
+            }
+            if replaced || !settled {
+                *young += content(pagemap, &mapping).unwrap_or(0);
             } else if tracked == Some(false) {
                 self.judge(pagemap, &mapping, &mut worth);
             }
@@ -356,10 +363,9 @@ impl Tracker {
 
     /// Adds a mapping that is not tracked to `worth` or to those with little in them. One that cannot be examined is CRIU's.
     fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) {
-        let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
+        let Ok(bytes) = content(pagemap, mapping) else {
             return;
         };
-        let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
         if bytes < LITTLE {
             self.little.insert(mapping.clone());
         } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping) {
@@ -527,6 +533,12 @@ impl Tracker {
         self.miss(missing);
         Ok(bytes)
     }
+}
+
+/// Bytes of the process's own in a mapping.
+fn content(pagemap: &mut Pagemap, mapping: &Mapping) -> io::Result<u64> {
+    let pages = pagemap.private(&mapping.range, mapping.kind)?;
+    Ok(pages.iter().map(|it| it.range.end - it.range.start).sum())
 }
 
 /// Whether all of `part` is in `range`.

@@ -541,10 +541,15 @@ fn memory_that_is_taken_anew_needs_no_more_space_for_its_copy() {
         for _ in 0..4 {
             assert!(first >= BYTES, "{first} bytes: it is tracked");
             renew(&mut program);
-            let early = tracker.pass().expect("a pass").bytes;
-            assert!(early < BYTES, "it has not stayed for long enough");
+            let early = tracker.pass().expect("a pass");
+            assert!(
+                early.bytes < BYTES && early.young >= BYTES,
+                "it has not stayed for long enough: {early:?}"
+            );
             std::thread::sleep(SETTLED);
-            first = tracker.pass().expect("a pass").bytes;
+            let late = tracker.pass().expect("a pass");
+            assert!(late.young < BYTES, "{late:?}");
+            first = late.bytes;
         }
         program.stop();
         let left_out = tracker.known().left_out().expect("examined");

@@ -116,7 +116,7 @@ impl Taking<'_> {
         report("host ready", 0, 0);
         self.phases.time("host ready", || {
             if let Some(copy) = &mut copy {
-                copy.converge(&mut |_| {});
+                copy.converge_and_settle();
             }
             let mut dumping = self.begin(copy.is_some())?;
             let mut again = || copy.as_mut().map(HostCopy::pass);

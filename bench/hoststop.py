@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """How long a program stands still whose host memory is rewritten during a checkpoint, as it has felt it itself.
 
-    bench/hoststop.py REPORT.json [--mib 1024,10240] [--rates 200,0] [--runs 3] [--threads N] [--mappings N] [--huge]
+    bench/hoststop.py REPORT.json [--mib 1024,10240] [--rates 200,0] [--runs 3] [--threads N] [--mappings N] [--huge] [--burst MIB]
                       [--device soft] [--mode cow] [--settings NAME=VALUE,...]
 
 `hoststop` holds so much host memory and rewrites it at each rate, in MB/s; 0 is as fast as it can. In every run it is
 checkpointed once: `stood_still_ms` is what Fermata says, `longest_gap_ms` the longest time in which a spinning thread of the
 program did not run, `gap_before_ms` the same as long before the checkpoint, which says how busy the machine is. `phases`
 are the steps of `fermata checkpoint --times`, in milliseconds, with when they began; `written_mb_s` is what the program wrote
-before and meanwhile. The last image of each case is restored, and must run on. Needs root and a build tree (FERMATA_BUILD,
+before and meanwhile. With `--burst` it also maps and fills so much memory every second or so; a checkpoint then comes at any moment
+of that. The last image of each case is restored, and must run on. Needs root and a build tree (FERMATA_BUILD,
 default build/), and space for two images.
 """
 
 import argparse
 import json
 import pathlib
+import random
 import shutil
 import statistics
 import tempfile
@@ -34,6 +36,8 @@ def one(daemon, command, number, args):
     name = f"hoststop-{number}"
     daemon.fermata("run", "--device", args.device, "--detach", "--name", name, "--", *command, limit=600)
     wait_for(lambda: len(lines(daemon, name)) >= 15, "a line of the program", limit=600)
+    if args.burst:
+        time.sleep(random.uniform(0, 2))
     before = lines(daemon, name)
     told = document(daemon.fermata("checkpoint", name, "--mode", args.mode, "--json", limit=600))
     time.sleep(0.5)
@@ -70,6 +74,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--mappings", type=int, default=0)
     parser.add_argument("--huge", action="store_true")
+    parser.add_argument("--burst", type=int, default=0)
     parser.add_argument("--device", default="soft")
     parser.add_argument("--mode", default="cow")
     parser.add_argument("--settings", default="", help="of the daemon")
@@ -83,7 +88,7 @@ def main():
         for mib in map(int, args.mib.split(",")):
             for rate in map(float, args.rates.split(",")):
                 command = [TREE / "bench" / "hoststop", "--mib", mib, "--rate", rate, "--threads", args.threads]
-                command += ["--mappings", args.mappings, "--huge", int(args.huge)]
+                command += ["--mappings", args.mappings, "--huge", int(args.huge), "--burst", args.burst]
                 runs = [one(daemon, command, number, args) for number in range(args.runs)]
                 middle = {
                     key: statistics.median(run[key] for run in runs)

@@ -1,8 +1,9 @@
 // Rewrites host memory at a rate and notes the longest time in which none of its threads ran; for `bench/hoststop.py`.
 //
-//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1]
+//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1] [--burst MIB]
 //
-// A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content. One thread launches a
+// A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content. With `--burst` it also maps so much new
+// memory at once, fills it, and frees it a second later, again and again. One thread launches a
 // kernel every 10 ms, another one reads the clock without a pause. Prints `ready`, then, ten times a second: seconds since
 // the start, the longest gap between two readings of the clock since the last line in milliseconds, MB written since then.
 #include <atomic>
@@ -37,12 +38,14 @@ int main(int argc, char **argv) {
     size_t mib = 1024, threads = 0, mappings = 0;
     double rate = 200;
     bool huge = false;
+    size_t burst = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!std::strcmp(argv[i], "--mib")) mib = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--rate")) rate = std::atof(argv[i + 1]);
         if (!std::strcmp(argv[i], "--threads")) threads = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--mappings")) mappings = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--huge")) huge = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--burst")) burst = std::atol(argv[i + 1]) << 20;
     }
     uint64_t *data;
     CHECK(cudaMalloc(&data, DEVICE_WORDS * 8));
@@ -70,6 +73,14 @@ int main(int argc, char **argv) {
             while (rate > 0 && done > (now() - begun) * rate * 1e6) usleep(100);
             for (size_t i = 0; i < STEP; i += 8) *reinterpret_cast<uint64_t *>(memory + at + i) += i;
             written += STEP;
+        }
+    }).detach();
+
+    if (burst) std::thread([&] {
+        for (;; usleep(200000)) {
+            char *filled = map(burst, huge);
+            usleep(1000000);
+            munmap(filled, burst);
         }
     }).detach();
 

@@ -84,9 +84,9 @@ def fail(daemon, protection, kind, hold):
     event = "daemon-ended" if kind == "daemon" else "restored"
     before = len(protection.events(event))
     if kind == "device":
-        # The next launch takes the file away, and the device with it.
+        # The next call takes the file away, and the device with it.
         (hold / "lost").touch()
-        wait_for(lambda: not (hold / "lost").exists(), "a launch on the device that is to be lost", 60, 0.005)
+        wait_for(lambda: not (hold / "lost").exists(), "a call to the device that is to be lost", 60, 0.005)
     elif kind == "daemon":
         os.kill(daemon_pid(daemon), signal.SIGKILL)
     else:

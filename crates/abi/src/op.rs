@@ -600,6 +600,17 @@ pub fn ends_context(status: cu::CUresult) -> bool {
     )
 }
 
+/// Whether this says that the device itself is lost to a program: it cannot be used any more, or has lost data.
+pub fn loses_device(status: cu::CUresult) -> bool {
+    matches!(
+        status,
+        cu::CUDA_ERROR_DEVICE_UNAVAILABLE
+            | cu::CUDA_ERROR_ECC_UNCORRECTABLE
+            | cu::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | cu::CUDA_ERROR_CONTAINED
+    )
+}
+
 /// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply<'a> {

@@ -26,6 +26,8 @@ pub const DAMAGED: u8 = 12;
 pub const HOST: u8 = 13;
 /// The program cannot be checkpointed.
 pub const NOT_CHECKPOINTABLE: u8 = 14;
+/// A GPU of the program is lost.
+pub const DEVICE_LOST: u8 = 15;
 /// `run`: Fermata cannot follow the program any more, which has started and may still run.
 pub const AFTER_START: u8 = 124;
 /// `run`: Fermata failed before the program started.
@@ -216,6 +218,7 @@ impl From<fermata_control::user::Failure> for Failure {
             FailureKind::Damaged => DAMAGED,
             FailureKind::Host => HOST,
             FailureKind::NotCheckpointable => NOT_CHECKPOINTABLE,
+            FailureKind::DeviceLost => DEVICE_LOST,
         };
         Self::new(status, f.message).hint(f.hint)
     }

@@ -537,4 +537,6 @@ pub enum FailureKind {
     Host,
     /// The program cannot be checkpointed (exit 14).
     NotCheckpointable,
+    /// A GPU of the program is lost (exit 15).
+    DeviceLost,
 }

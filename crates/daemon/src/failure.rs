@@ -30,6 +30,7 @@ pub fn next_step(kind: FailureKind, log: &Path) -> String {
         FailureKind::Damaged => "`fermata images verify` names everything that is damaged",
         FailureKind::Host => "`fermata doctor` says what this machine can do",
         FailureKind::NotCheckpointable => "`fermata doctor NAME` says what stands in the way",
+        FailureKind::DeviceLost => "end the program, and restore its newest image",
     };
     step.to_owned()
 }

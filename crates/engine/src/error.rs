@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fermata_abi::op::Address;
+use fermata_abi::op::{Address, ContextId, loses_device};
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_state::StateError;
 use fermata_state::records::RecordError;
@@ -124,6 +124,15 @@ pub enum EngineError {
         #[source]
         source: std::io::Error,
     },
+    /// A context has failed, whose work had to be finished.
+    #[error("the session cannot be saved: context {context:#x} has failed: {source}")]
+    Context {
+        /// Its number.
+        context: ContextId,
+        /// What the driver said.
+        #[source]
+        source: DriverError,
+    },
     /// What arrived in host memory is not what the device holds.
     #[error(
         "buffer {buffer} at offset {offset} differs in host memory from what the device has hashed, after {tries} copies"
@@ -163,6 +172,19 @@ impl EngineError {
         move |source| Self::Memory { operation, source }
     }
 
+    /// Whether it says, of a session that was running, that a device is lost to it.
+    pub fn loses_device(&self) -> bool {
+        match self {
+            Self::Driver { source, .. }
+            | Self::Context { source, .. }
+            | Self::Memory {
+                source: MemoryError::Driver(source),
+                ..
+            } => loses_device(source.code),
+            _ => false,
+        }
+    }
+
     /// Of what kind it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -187,7 +209,7 @@ impl EngineError {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                 _ => ErrorKind::User,
             },
-            Self::NotCheckpointable(_) => ErrorKind::NotCheckpointable,
+            Self::NotCheckpointable(_) | Self::Context { .. } => ErrorKind::NotCheckpointable,
             Self::State(_) | Self::Internal(_) => ErrorKind::Internal,
         }
     }

@@ -195,8 +195,7 @@ impl Device {
     /// The device is lost.
     pub fn count_launch(&self) -> Result<u64> {
         let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
-        let folder = self.settings.hold.as_deref();
-        if number == self.settings.lose_device || hold::loses_device(folder) {
+        if number == self.settings.lose_device {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.check().map(|()| number)
@@ -207,6 +206,9 @@ impl Device {
     /// # Errors
     /// It is lost.
     pub fn check(&self) -> Result {
+        if hold::loses_device(self.settings.hold.as_deref()) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
         if self.lost.load(Ordering::Relaxed) {
             return Err(CuError(cu::CUDA_ERROR_DEVICE_UNAVAILABLE));
         }

@@ -11,8 +11,8 @@
 //!
 //!  file: "GENERATION BYTES [LEAST]", renamed into place; the count begins anew with each generation
 //! ```
-//! A file `HOLD/lost` has the device lost that launches the next kernel; it is taken away by that, so that the device is there
-//! again for the next process.
+//! A file `HOLD/lost` has the device lost that is used next; it is taken away by that, so that the device is there again for the
+//! next process.
 //!
 //! Less than LEAST bytes at once, or [`LEAST`] if the file does not say, are neither counted nor held: a test asks for
 //! words while it holds the rest.
@@ -48,7 +48,7 @@ impl HeldWork {
     }
 }
 
-/// Whether a device that launches a kernel now is lost: `folder` is that of [`Hold`].
+/// Whether a device that is used now is lost: `folder` is that of [`Hold`].
 pub fn loses_device(folder: Option<&Path>) -> bool {
     folder.is_some_and(|it| std::fs::remove_file(it.join("lost")).is_ok())
 }

@@ -56,6 +56,21 @@ pub(crate) fn from_engine(error: &EngineError) -> Failure {
     failure(kind, error.to_string(), hint)
 }
 
+/// The failure that stands for an error of the engine with a session that was running.
+pub(crate) fn of_session(error: &EngineError) -> Failure {
+    match error.loses_device() {
+        true => device_lost(error.to_string()),
+        false => from_engine(error),
+    }
+}
+
+/// A device is lost to the session.
+pub(crate) fn device_lost(message: String) -> Failure {
+    let hint = "the program cannot use the GPU any more: end it, and restore its newest image, on another GPU if this one does \
+                not come back (`nvidia-smi` says how it is)";
+    failure(FailureKind::DeviceLost, message, hint)
+}
+
 /// An error with its causes.
 pub(crate) fn full_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

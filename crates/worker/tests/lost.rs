@@ -41,5 +41,5 @@ fn a_device_lost_during_cow_gives_no_image_and_the_program_is_told() {
     let FromWorker::Failed(failure) = scene.worker.save(&store, &image) else {
         panic!("an image was made of a lost device")
     };
-    assert_eq!(failure.kind, FailureKind::NotCheckpointable, "{failure:?}");
+    assert_eq!(failure.kind, FailureKind::DeviceLost, "{failure:?}");
 }

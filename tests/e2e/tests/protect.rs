@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, PROGRAM_LIMIT};
+use fermata_e2e::hold::Hold;
 use fermata_e2e::output::Output;
 use fermata_e2e::processes::look_up;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
@@ -165,6 +166,36 @@ fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -
     // The user's command has got the same.
     let (told, events) = (std::fs::read_to_string(&told)?, protection.events()?);
     ensure!(told.lines().count() == events.len(), "{told}");
+    scene.close()
+}
+
+/// The program stands still, and would not notice.
+#[test]
+fn a_protected_program_survives_the_loss_of_its_device() -> Result<()> {
+    let scene = Scene::new()?;
+    let folder = tempfile::tempdir()?;
+    let hold = Hold::at(&folder);
+    let program = scene.tree().program("heat2d")?;
+    let options = ["--steps", "400"];
+    let straight = scene.straight("heat2d", &options)?;
+    let (setting, path) = hold.variable();
+    let variables = [&[(setting, path.to_owned())][..], &scene.hold(300)?].concat();
+    let fermata = scene.fermata();
+    fermata.run_with(&variables, "heat", Device::Soft, &program, &options)?;
+    scene.wait_steps("heat", 15)?;
+    let mut protection = Protection::start(&scene, "heat", &["--every", "0.5"])?;
+    protection.wait("checkpoint", 1)?;
+    std::fs::write(folder.path().join("lost"), "")?;
+    protection.wait("restored", 1)?;
+    let failures = protection.of("failure")?;
+    ensure!(failures.len() == 1, "{failures:?}");
+    ensure!(failures[0]["what"] == "device", "{failures:?}");
+    let images = protection.of("checkpoint")?.len();
+    protection.wait("checkpoint", images + 1)?;
+    scene.let_go()?;
+    let status = protection.end()?;
+    ensure!(status == 0, "{status}: {}", protection.told()?);
+    scene.check_ends_as("heat", &straight)?;
     scene.close()
 }
 

@@ -104,9 +104,8 @@ impl Captured {
 
 /// Waits until every context is idle; a failed one cannot be saved.
 pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
-    live.settle().map_err(|(context, error)| {
-        EngineError::NotCheckpointable(format!("context {context:#x} has failed: {error}"))
-    })
+    live.settle()
+        .map_err(|(context, source)| EngineError::Context { context, source })
 }
 
 /// Reads everything in `plan`, into a sink that has yet to be closed.

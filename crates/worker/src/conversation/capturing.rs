@@ -9,7 +9,7 @@ use fermata_engine::{EngineError, Gate, Site};
 use fermata_store::Store;
 
 use super::serving::{Serving, ended, on_server};
-use crate::failure::{failure, from_engine};
+use crate::failure::{failure, of_session};
 
 /// The longest wait for module images to be examined; the rest is waited for where it is needed.
 const EXAMINATION: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ impl Capturing {
         if self.prepared.is_some() || self.capture.is_some() || self.ahead.is_some() {
             return Err(order("Prepare"));
         }
-        let store = Store::open(store, true).map_err(|error| from_engine(&error.into()))?;
+        let store = Store::open(store, true).map_err(|error| of_session(&error.into()))?;
         let wish = Wish {
             way,
             pool_bytes,
@@ -69,7 +69,7 @@ impl Capturing {
         })?;
         // The rest takes long; the program runs meanwhile.
         let prepared = sketch.and_then(|sketch| capture::prepare(sketch, &store));
-        let prepared = prepared.map_err(|error| from_engine(&error))?;
+        let prepared = prepared.map_err(|error| of_session(&error))?;
         let way = prepared.way();
         self.prepared = Some(prepared);
         Ok(FromWorker::Prepared { way })
@@ -89,7 +89,7 @@ impl Capturing {
                 capture
             })
         })?;
-        let capture = begun.map_err(|error| from_engine(&error))?;
+        let capture = begun.map_err(|error| of_session(&error))?;
         let way = capture.way();
         self.capture = Some(capture);
         let steps = Vec::new();
@@ -105,7 +105,7 @@ impl Capturing {
         let prepared = self.prepared.take().ok_or_else(|| order("Begin"))?;
         let check = std::env::var_os(CHECK).is_some();
         let begun = capture::begin(site, prepared, image, check);
-        let (capture, gate) = begun.map_err(|error| from_engine(&error))?;
+        let (capture, gate) = begun.map_err(|error| of_session(&error))?;
         let way = capture.way();
         let steps = capture.steps().to_vec();
         self.capture = Some(capture);
@@ -123,7 +123,7 @@ impl Capturing {
             self.capture = Some(capture);
             return Ok(FromWorker::Capturing { done, total });
         }
-        match capture.join().map_err(|error| from_engine(&error))? {
+        match capture.join().map_err(|error| of_session(&error))? {
             Outcome::Complete(captured) => Ok(FromWorker::Saved(totals(&captured))),
             Outcome::Ahead(ahead) => {
                 self.ahead = Some(ahead);

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fermata_abi::op::loses_device;
 use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Totals};
 use fermata_engine::{EngineError, Site, Summary, protocol};
 use fermata_store::Store;
@@ -10,7 +11,7 @@ use fermata_store::Store;
 use super::account::Account;
 use super::serving::on_server;
 use super::{Reporter, Worker, totals};
-use crate::failure::{failure, from_engine};
+use crate::failure::{device_lost, failure, from_engine, of_session};
 
 impl Worker {
     /// Sets the folder in which the session's workers find each other; a session that has memory of others needs it.
@@ -81,6 +82,9 @@ impl Worker {
                     "a fault has ended the program's GPU context: {}",
                     error.text
                 );
+                if loses_device(error.code) {
+                    return Err(device_lost(message));
+                }
                 let hint = "restore an earlier image";
                 Err(failure(FailureKind::NotCheckpointable, message, hint))
             }
@@ -114,7 +118,7 @@ impl Worker {
         site.live.forget_current();
         let summary = Summary::of(&site.session);
         self.site = Some(site);
-        let captured = captured.map_err(|error| from_engine(&error))?;
+        let captured = captured.map_err(|error| of_session(&error))?;
         let steps = captured.steps().to_vec();
         let thread = std::thread::Builder::new()
             .name("finish".to_owned())
@@ -145,14 +149,14 @@ impl Worker {
             // No common memory is mapped any more.
             self.guard = None;
         }
-        vacated.map_err(|error| from_engine(&error))?;
+        vacated.map_err(|error| of_session(&error))?;
         Ok(FromWorker::Vacated)
     }
 
     pub(super) fn finish(&mut self) -> Result<FromWorker, Failure> {
         let missing = || failure(FailureKind::Internal, "Finish without a Save", "");
         let summary = self.wait_for_behind()?.ok_or_else(missing)?;
-        let summary = summary.map_err(|error| from_engine(&error))?;
+        let summary = summary.map_err(|error| of_session(&error))?;
         Ok(FromWorker::Saved(totals(
             self.names.clone(),
             summary,

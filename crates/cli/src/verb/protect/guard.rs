@@ -15,7 +15,7 @@ use super::costs::Costs;
 use super::events::Events;
 use super::images::{Images, News, remove};
 use crate::daemon::{Daemon, unexpected};
-use crate::failure::{DAMAGED, Failure, LOCKED, NOT_FOUND, USER};
+use crate::failure::{DAMAGED, DEVICE_LOST, Failure, LOCKED, NOT_FOUND, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
 use fermata_report::units;
@@ -209,6 +209,8 @@ impl Guard {
             Err(e) if self.newest.is_none() && self.seen == 0 && !passes(&e) && self.runs() => {
                 return Err(e);
             }
+            // The program may never use the GPU again, and so never end.
+            Err(e) if e.status == DEVICE_LOST => return self.recover_device(&e.message),
             Err(e) => {
                 self.due = Instant::now() + self.costs.interval().clamp(AGAIN, LONGEST_PAUSE);
                 let text = format!("no image of session `{}`: {}", self.name, e.message);
@@ -217,6 +219,17 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Goes on after a GPU was lost, unless the program was ended meanwhile: the watch sees that.
+    fn recover_device(&mut self, why: &str) -> Result<(), Failure> {
+        match self.session() {
+            Ok(session) if session.state != SessionState::Exited => {
+                self.recover("device", why, Some(&session))
+            }
+            Err(e) if e.status != NOT_FOUND => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it has lost a worker since it was guarded, or restored.

@@ -40,4 +40,4 @@ pub use paths::Paths;
 pub use trust::{TrustError, check_socket, private_folder};
 
 /// Version of all conversations; the first message of each side carries it.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 2;

@@ -16,6 +16,8 @@
 //!     │ (◄────────────────────────── Common │)
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
 //!     │ (◄──────────────── Progress* Loaded │)  data may come later: Restoring asks how far it is
+//!     │ (HostMemoryThere ─────────────────► │  the disk is the worker's from now on)
+//!     │ (◄───────────────────────── Noted │)
 //!     │ Attach + ring, side socket ───────► │  serve the ring
 //!     │ ◄────────────────────────── Attached│
 //!     │ Detach ───────────────────────────► │  after the agent has quiesced
@@ -133,12 +135,11 @@ pub enum ToWorker {
     /// What the next Load brings behind the program may be mapped from other workers' memory. Comes with a socket to the keeper of
     /// that, see [`crate::common`].
     Common,
-    /// How far the data is that comes while the program runs. The worker leaves the disk to others as long as it is not told that the
-    /// program's host memory is there, which they bring from the same image.
-    Restoring {
-        /// Whether it is.
-        host_memory_there: bool,
-    },
+    /// How far the data is that comes while the program runs.
+    Restoring,
+    /// The program's host memory is there. Until then the worker leaves the disk to those who bring it from the same image. Only
+    /// for a worker that this daemon has started: one of an earlier release knows no such message.
+    HostMemoryThere,
     /// Make ready for a checkpoint behind the running program.
     Prepare {
         /// The chunk store's folder.
@@ -257,6 +258,8 @@ pub enum FromWorker {
         /// What the driver said.
         reason: String,
     },
+    /// Answer to HostMemoryThere.
+    Noted,
     /// Answer to Restoring.
     Restoring(Restoring),
     /// Answer to Share.

@@ -456,7 +456,8 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Finish => "Finish",
         ToWorker::Load { .. } => "Load",
         ToWorker::Common => "Common",
-        ToWorker::Restoring { .. } => "Restoring",
+        ToWorker::Restoring => "Restoring",
+        ToWorker::HostMemoryThere => "HostMemoryThere",
         ToWorker::Prepare { .. } => "Prepare",
         ToWorker::Ahead => "Ahead",
         ToWorker::Begin { .. } => "Begin",
@@ -657,7 +658,7 @@ pub(crate) mod scene {
     /// Waits until the worker is asked how far its data has come.
     pub(crate) fn is_asked(end: &End) {
         let (asked, _) = end.recv(Duration::from_secs(60)).expect("asked");
-        assert!(matches!(asked, ToWorker::Restoring { .. }), "{asked:?}");
+        assert_eq!(asked, ToWorker::Restoring);
     }
 
     /// Answers that its data stands so.

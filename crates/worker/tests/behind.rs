@@ -126,11 +126,7 @@ impl Image {
 }
 
 pub fn standing(worker: &mut Worker) -> Restoring {
-    // Until it is told otherwise, the worker takes turns at the disk.
-    let question = ToWorker::Restoring {
-        host_memory_there: false,
-    };
-    match worker.ask(question) {
+    match worker.ask(ToWorker::Restoring) {
         FromWorker::Restoring(it) => it,
         other => panic!("{other:?}"),
     }

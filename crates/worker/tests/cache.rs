@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::content::{check, fill, table};
-use crate::common::{PATIENCE, RESTORING, Worker};
+use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, Step, ToWorker};
 use fermata_store::image::ChunkTable;
 use fermata_store::{Kept, PackCache, PackFile, Store};
@@ -119,8 +119,10 @@ impl Scene {
 /// What it took until all data was there.
 fn arrived(worker: &mut Worker) -> Vec<Step> {
     let until = Instant::now() + PATIENCE;
+    let noted = worker.ask(ToWorker::HostMemoryThere);
+    assert_eq!(noted, FromWorker::Noted);
     loop {
-        let FromWorker::Restoring(it) = worker.ask(RESTORING) else {
+        let FromWorker::Restoring(it) = worker.ask(ToWorker::Restoring) else {
             panic!("no answer to Restoring")
         };
         match it.stand {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::content::{check, fill, table};
 use crate::common::hold::COPIES;
 use crate::common::place::{Place, keep, keep_until};
-use crate::common::{PATIENCE, RESTORING, Worker};
+use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{
     Failure, FailureKind, FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker,
 };
@@ -143,7 +143,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
             (Pace::Eager, FromWorker::Failed(failure)) => assert!(damaged(&failure), "{failure:?}"),
             (Pace::Behind(_), FromWorker::Loaded { .. }) => loop {
                 assert!(Instant::now() < until);
-                match second.ask(RESTORING) {
+                match second.ask(ToWorker::Restoring) {
                     FromWorker::Restoring(it) => match it.stand {
                         Stand::Coming => std::thread::sleep(Duration::from_millis(5)),
                         Stand::Failed(failure) => {
@@ -427,7 +427,7 @@ fn nothing_is_held_of_what_is_gone(collected: bool) {
     });
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let until = Instant::now() + PATIENCE;
-    while !matches!(restored.ask(RESTORING), FromWorker::Restoring(it) if it.stand == Stand::Complete)
+    while !matches!(restored.ask(ToWorker::Restoring), FromWorker::Restoring(it) if it.stand == Stand::Complete)
     {
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(5));

@@ -316,6 +316,8 @@ impl Return<'_> {
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         load(self.session, &worker, &request, &self.phases, &mut progress)?;
+        // The parked program has kept its own memory.
+        on_demand::give_disk(&worker)?;
         Ok(worker)
     }
 

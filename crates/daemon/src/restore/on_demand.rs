@@ -23,11 +23,8 @@ pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(300);
 /// The time between two questions to the worker, at first and later.
 const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 
-fn ask(session: &Session, worker: &Worker) -> Result<Restoring> {
-    let pages = session.lock().pages.clone();
-    let host_memory_there = pages.is_none_or(|it| it.wait(Duration::ZERO));
-    let question = ToWorker::Restoring { host_memory_there };
-    match worker.request(&question, &[], STEP_TIME, &mut |_, _| {})? {
+fn ask(worker: &Worker) -> Result<Restoring> {
+    match worker.request(&ToWorker::Restoring, &[], STEP_TIME, &mut |_, _| {})? {
         FromWorker::Restoring(restoring) => Ok(restoring),
         other => Err(unexpected(&other)),
     }
@@ -80,7 +77,7 @@ pub(crate) fn begin(
     seconds: f64,
     resumed: bool,
 ) -> Result<()> {
-    let restoring = ask(session, worker)?;
+    let restoring = ask(worker)?;
     let start = seconds - restoring.seconds;
     if restoring.total > 0 {
         let part = Part {
@@ -102,9 +99,22 @@ pub(crate) fn begin(
     Ok(())
 }
 
+/// Has a worker that this daemon has started take the whole disk for its data: all host memory of its program is there.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn give_disk(worker: &Worker) -> Result<()> {
+    match worker.request(&ToWorker::HostMemoryThere, &[], STEP_TIME, &mut |_, _| {})? {
+        FromWorker::Noted => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// Returns when all data is present or the session has ended. Fails with the reason for a rollback, if one is possible.
 pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
+    // None of one that an earlier daemon has restored.
+    let mut pages = session.lock().pages.clone();
     loop {
         let workers: Vec<_> = {
             let inner = session.lock();
@@ -115,6 +125,10 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
             };
             behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
+        if pages.take_if(|it| it.wait(Duration::ZERO)).is_some() {
+            // One that does not answer is found out below.
+            workers.iter().for_each(|it| drop(give_disk(it)));
+        }
         let mut complete = true;
         for worker in &workers {
             complete &= look(session, worker)?;
@@ -154,7 +168,7 @@ fn completed(session: &Session) -> std::result::Result<(), String> {
 
 /// Asks a worker for its progress; true if no more data comes from it.
 fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
-    let asked = ask(session, worker);
+    let asked = ask(worker);
     let mut inner = session.lock();
     if !inner.is_coming() {
         return Ok(true);
@@ -212,7 +226,7 @@ pub(crate) fn settle(session: &Session, until: Instant) -> Result<()> {
 /// `Locked`.
 pub(crate) fn check_whole(session: &Session) -> Result<()> {
     let workers = session.lock().workers();
-    let stands = each_at_once(workers, "whole", |it| ask(session, &it));
+    let stands = each_at_once(workers, "whole", |it| ask(&it));
     // The steps of the stop tell about a worker that does not answer.
     let mut stands = stands.into_iter().flatten();
     match stands.any(|it| it.stand == Stand::Coming) {

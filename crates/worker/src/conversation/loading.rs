@@ -192,8 +192,16 @@ impl Worker {
         }
     }
 
-    /// How much of the data that comes on demand is present. It may take the whole disk once the program's host memory is there.
-    pub(super) fn restoring(&self, host_memory_there: bool) -> FromWorker {
+    /// Takes the whole disk for the data that comes on demand.
+    pub(super) fn host_memory_there(&self) -> FromWorker {
+        if let Some(background) = &self.background {
+            background.has_the_disk();
+        }
+        FromWorker::Noted
+    }
+
+    /// How much of the data that comes on demand is present.
+    pub(super) fn restoring(&self) -> FromWorker {
         let Some(background) = &self.background else {
             return FromWorker::Restoring(Restoring {
                 done: 0,
@@ -204,9 +212,6 @@ impl Worker {
                 misses: Vec::new(),
             });
         };
-        if host_memory_there {
-            background.has_the_disk();
-        }
         let standing = background.standing();
         let missed = self.missed.as_ref().and_then(|it| it.lock().clone());
         let missed = missed.map(Stand::Missed);

@@ -320,7 +320,8 @@ impl Worker {
                 digests,
             } => self.preload(&store, files_of(&image, &digests), &fds),
             ToWorker::Common => self.common(fds),
-            ToWorker::Restoring { host_memory_there } => Ok(self.restoring(host_memory_there)),
+            ToWorker::Restoring => Ok(self.restoring()),
+            ToWorker::HostMemoryThere => Ok(self.host_memory_there()),
             ToWorker::Prepare {
                 store,
                 way,

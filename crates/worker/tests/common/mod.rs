@@ -106,11 +106,6 @@ fn worker() -> PathBuf {
         .map_or(env!("CARGO_BIN_EXE_fermata-worker").into(), PathBuf::from)
 }
 
-/// Asks how far the data is that comes while the program runs, whose host memory is there.
-pub const RESTORING: ToWorker = ToWorker::Restoring {
-    host_memory_there: true,
-};
-
 pub struct Worker {
     child: Child,
     /// The program's ring while there is one, and of one that has let go of it.

@@ -34,6 +34,12 @@ pub fn look_up(pid: i32) -> Option<Process> {
     })
 }
 
+/// Whether all threads of the process that was `pid` have ended. Those of a zombie may not have, and hold its sockets open until then.
+pub fn threads_are_gone(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    threads.map_or(true, |it| it.count() <= 1)
+}
+
 /// All live processes whose environment carries `mark`, this one left out.
 pub fn marked(mark: &str) -> Vec<Process> {
     let wanted = format!("{MARK}={mark}");

@@ -256,19 +256,6 @@ fn the_second_copy_fails_and_kills_the_context() {
 #[test]
 #[ignore = "run by settings_make_devices_and_faults"]
 fn the_device_is_lost_at_the_second_launch() {
-    lost_at_the_second_launch(|| ());
-}
-
-#[test]
-#[ignore = "run by settings_make_devices_and_faults"]
-fn the_device_is_lost_when_a_file_says_so() {
-    let folder = PathBuf::from(std::env::var_os(SETTING).expect("it is set"));
-    lost_at_the_second_launch(|| std::fs::write(folder.join("lost"), "").expect("a file"));
-    assert!(!folder.join("lost").exists(), "the next one is lost too");
-}
-
-/// Launches a kernel, and another after `between`, with which the device is lost.
-fn lost_at_the_second_launch(between: impl FnOnce()) {
     let context = Context::new();
     let kernel = context.load(common::COUNT).function(c"count");
     let words = context.upload(&[0u32; 32]);
@@ -280,12 +267,28 @@ fn lost_at_the_second_launch(between: impl FnOnce()) {
     ];
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     check(cuda!(context::cuCtxSynchronize()));
-    between();
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     assert_eq!(
         cuda!(context::cuCtxSynchronize()),
         cu::CUDA_ERROR_DEVICE_UNAVAILABLE
     );
+    assert_eq!(allocate(4).0, cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn the_device_is_lost_when_a_file_says_so() {
+    let folder = PathBuf::from(std::env::var_os(SETTING).expect("it is set"));
+    let _context = Context::new();
+    check(cuda!(context::cuCtxSynchronize()));
+    std::fs::write(folder.join("lost"), "").expect("a file");
+    for _ in 0..2 {
+        assert_eq!(
+            cuda!(context::cuCtxSynchronize()),
+            cu::CUDA_ERROR_DEVICE_UNAVAILABLE
+        );
+        assert!(!folder.join("lost").exists(), "the next one is lost too");
+    }
     assert_eq!(allocate(4).0, cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 

@@ -84,15 +84,22 @@ def fail(daemon, protection, kind, hold):
     event = "daemon-ended" if kind == "daemon" else "restored"
     before = len(protection.events(event))
     if kind == "device":
-        # The next call takes the file away, and the device with it.
-        (hold / "lost").touch()
-        wait_for(lambda: not (hold / "lost").exists(), "a call to the device that is to be lost", 60, 0.005)
-    elif kind == "daemon":
-        os.kill(daemon_pid(daemon), signal.SIGKILL)
+        # The next call takes the file away, and the device with it; it is not later than what tells of it.
+        lost, at = hold / "lost", time.time()
+        lost.touch()
+
+        def gone():
+            nonlocal at
+            if lost.exists():
+                at = time.time()
+                return False
+            return True
+
+        wait_for(gone, "a call to the device that is to be lost", 60, 0.005)
     else:
-        session = daemon.session(NAME)
-        os.kill(session["pid" if kind == "program" else "worker_pid"], signal.SIGKILL)
-    at = time.time()
+        pid = daemon_pid(daemon) if kind == "daemon" else daemon.session(NAME)["pid" if kind == "program" else "worker_pid"]
+        at = time.time()
+        os.kill(pid, signal.SIGKILL)
     protection.wait(event, before + 1)
     return at
 

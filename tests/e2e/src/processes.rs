@@ -18,13 +18,15 @@ pub struct Process {
     pub name: String,
 }
 
-/// The process `pid`, unless it is gone or a zombie.
+/// The process `pid`, unless it is gone or a zombie. One whose first thread alone has ended looks like a zombie, and is none: the
+/// others hold its sockets open.
 pub fn look_up(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let open = stat.find('(')?;
     let close = stat.rfind(')')?;
     let fields: Vec<&str> = stat[close + 2..].split(' ').collect();
-    if matches!(fields.first(), Some(&"Z" | &"X")) {
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    if matches!(fields.first(), Some(&"Z" | &"X")) && threads <= 1 {
         return None;
     }
     Some(Process {
@@ -32,12 +34,6 @@ pub fn look_up(pid: i32) -> Option<Process> {
         started: fields.get(19)?.parse().ok()?,
         name: stat[open + 1..close].to_owned(),
     })
-}
-
-/// Whether all threads of the process that was `pid` have ended. Those of a zombie may not have, and hold its sockets open until then.
-pub fn threads_are_gone(pid: i32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"));
-    threads.map_or(true, |it| it.count() <= 1)
 }
 
 /// All live processes whose environment carries `mark`, this one left out.

@@ -506,10 +506,7 @@ pub fn gc_when_free(mut gc: impl FnMut() -> Result<Finished>) -> Result<Finished
 pub fn wait_gone(process: &Process) -> Result<()> {
     let what = format!("process {} `{}` ends", process.pid, process.name);
     wait_until(&what, || {
-        Ok(match processes::look_up(process.pid) {
-            Some(there) => there != *process,
-            None => processes::threads_are_gone(process.pid),
-        })
+        Ok(processes::look_up(process.pid).as_ref() != Some(process))
     })
 }
 

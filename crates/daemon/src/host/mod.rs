@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Copied, Extent, Known, SETTLED, Settled, Tracker};
+use fermata_hostmem::{Copied, Extent, Known, Passed, SETTLED, Settled, Tracker};
 use fermata_store::HostMemory;
 use parking_lot::Mutex;
 
@@ -82,9 +82,8 @@ struct Tracked {
 /// The copy of one process's memory.
 struct ProcessCopy {
     tracker: Tracker,
-    /// Bytes that the last pass has found, and those of mappings that were too young for it.
-    written: u64,
-    young: u64,
+    /// What the last pass has found.
+    passed: Passed,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
     /// Whether its last pass has begun and not come to its end, and why not, if that is known.
@@ -229,7 +228,7 @@ impl HostCopy {
 
     fn young(&mut self) -> u64 {
         let copies = self.processes.iter_mut().map(|it| it.copy.get_mut());
-        copies.map(|it| it.young).sum()
+        copies.map(|it| it.passed.young).sum()
     }
 
     /// Has what the program writes all the time kept in memory until it runs on; whether that is new.
@@ -243,8 +242,9 @@ impl HostCopy {
         for it in &mut self.processes {
             let it = it.copy.get_mut();
             // It may have written other pages by then.
-            let bytes = (it.written + it.written / 4).min(free);
-            if it.written > LITTLE {
+            let written = it.passed.bytes;
+            let bytes = (written + written / 4).min(free);
+            if written > LITTLE {
                 free -= bytes;
                 it.tracker.keep_in_memory(bytes, threads);
             }
@@ -260,7 +260,7 @@ impl HostCopy {
             match it.tracker.pass() {
                 Ok(passed) => {
                     copied += passed.bytes;
-                    (it.written, it.young) = (passed.bytes, passed.young);
+                    it.passed = passed;
                     true
                 }
                 // It has ended, or there is no space: CRIU says more.
@@ -487,8 +487,7 @@ fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> 
     let tracker = Tracker::new(pid, uffd, nameless(folder)?).map_err(io::Error::other)?;
     let copy = ProcessCopy {
         tracker,
-        written: 0,
-        young: 0,
+        passed: Passed::default(),
         exact: None,
         begun: false,
         why: None,

@@ -62,7 +62,7 @@ impl DiskTurns {
 
     /// Makes a read of so many bytes, once it is its turn.
     pub fn read<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> T {
-        let Some(turn) = self.wait() else {
+        let Some(_turn) = self.wait() else {
             return read();
         };
         let begun = Instant::now();
@@ -70,7 +70,6 @@ impl DiskTurns {
         if bytes >= LEAST && is_fast(bytes, begun.elapsed()) {
             self.end();
         }
-        drop(turn);
         result
     }
 

@@ -2,11 +2,11 @@
 """How long a large program that trains stands still for a checkpoint, what its steps take meanwhile, and how soon it does its next step
 after a restore.
 
-    bench/blink.py REPORT.json [--gib 10] [--host-gib 1.4] [--modes snapshot,cow] [--rounds 2] [--steps N] [--rate MB]
-                   [--images FOLDER]
+    bench/blink.py REPORT.json [--gib 10] [--host-gib 1.4] [--modes snapshot,cow] [--rounds 2] [--again N] [--steps N]
+                   [--rate MB] [--images FOLDER]
 
 `bench/frameworks/experts.py` trains with so much memory on the device and on the host, natively and then under Fermata, where it is
-checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`).
+checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`), then `--again` so many times.
 Images lie in registered memory. With `--images` they lie in that folder, on a disk: nothing is warmed then, and the page cache is
 emptied before each restore, which needs root. At the end the program's digest is held against the native one. Needs host memory for
 two images, and a build tree (FERMATA_BUILD, default build/).
@@ -28,6 +28,8 @@ from measure import HERE, Daemon, available_memory, document, facts, wait_for
 GIB = 1 << 30
 # Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
 FIRST, BEFORE = 100, 4
+# Steps after a restore whose times are kept.
+STEPS_BACK = 20
 LIMIT = 240
 
 
@@ -81,6 +83,20 @@ class Run:
         usual, meanwhile = lengths(times, begun - BEFORE, begun), lengths(times, begun, done)
         copy = next(it for it in told["phases"] if it["name"] == "capture")
         copied = lengths(times, begun + copy["start"], begun + copy["start"] + copy["seconds"])
+        backs = [self.back() for _ in range(1 + self.given.again)]
+        self.daemon.remove("image", LIMIT)
+        return {
+            "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
+            "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
+            "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
+            "copy_step_ratio": statistics.median(copied) / statistics.median(usual),
+            "copy_mean_step_ratio": statistics.fmean(copied) / statistics.median(usual),
+            "longest_s": max(meanwhile), **backs[0], "again": backs[1:],
+            "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
+        }
+
+    def back(self):
+        """Kills the program and restores it from `image`."""
         self.daemon.fermata("kill", self.name())
         if self.given.images:
             subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
@@ -94,18 +110,11 @@ class Run:
         first = steps(self.log(), asked)[0] - asked
         arrival = self.daemon.arrived(self.name(), LIMIT)
         wait_for(lambda: len(self.daemon.page_faults()) >= self.count, "host memory", LIMIT)
-        self.daemon.remove("image", LIMIT)
+        then = [round(it - asked, 4) for it in steps(self.log(), asked)[:STEPS_BACK]]
         return {
-            "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
-            "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
-            "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
-            "copy_step_ratio": statistics.median(copied) / statistics.median(usual),
-            "copy_mean_step_ratio": statistics.fmean(copied) / statistics.median(usual),
-            "longest_s": max(meanwhile),
-            "restore_command_s": command, "first_step_s": first, "data_s": arrival["seconds"],
+            "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "data_s": arrival["seconds"],
             "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},
             "host_memory": self.daemon.page_faults()[-1],
-            "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
         }
 
@@ -117,6 +126,7 @@ def main():
     known.add_argument("--host-gib", type=float, default=1.4)
     known.add_argument("--modes", default="snapshot,cow")
     known.add_argument("--rounds", type=int, default=2)
+    known.add_argument("--again", type=int, default=0)
     known.add_argument("--steps", type=int, default=6000)
     known.add_argument("--rate", type=float, default=200)
     known.add_argument("--images", type=pathlib.Path)
@@ -146,7 +156,8 @@ def main():
                 break
             report["rounds"].append(one)
             print(f"{mode}: stopped {one['stopped_s'] * 1e3:.0f} ms, steps {one['step_ratio']:.3f} of "
-                  f"{one['step_s'] * 1e3:.1f} ms, first step after a restore {one['first_step_s']:.3f} s", flush=True)
+                  f"{one['step_s'] * 1e3:.1f} ms, first step after a restore "
+                  f"{', '.join(format(it['first_step_s'], '.3f') for it in [one, *one['again']])} s", flush=True)
             given.report.write_text(json.dumps(report, indent=1))
         wait_for(run.ended, "the program's end", LIMIT)
         ends = [re.search(r"^host bad \d+\ndigest \S+", it, re.MULTILINE).group() for it in (run.log(), native)]

@@ -122,7 +122,7 @@ __device__ uint32_t reduce(uint32_t (*cv)[8], uint32_t n, int levels, bool root,
 struct Tile {
     const uint8_t *data;
     uint32_t bytes;
-    uint32_t leaf;      // the first of this thread's, the others 32 further on each
+    uint32_t leaf;      // the first of this thread's, the others 8 further on each: all are of its warp
     uint32_t part;
 
     // This thread's share of every leaf's block number `block`; zeros beyond the tile's end.
@@ -130,12 +130,12 @@ struct Tile {
         if (bytes == LEAVES * 1024u) {
             const uint4 *from = reinterpret_cast<const uint4 *>(data + leaf * 1024u + block * 64 + part * 16);
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) words[p] = from[p * (32 * 1024 / 16)];
+            for (int p = 0; p < PARTS; p++) words[p] = from[p * (8 * 1024 / 16)];
             return;
         }
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            uint32_t at = (p * 32 + leaf) * 1024u + block * 64 + part * 16;
+            uint32_t at = (p * 8 + leaf) * 1024u + block * 64 + part * 16;
             uint4 word = make_uint4(0, 0, 0, 0);
             if (at < bytes) {
                 word = *reinterpret_cast<const uint4 *>(data + at);
@@ -148,7 +148,7 @@ struct Tile {
 
     __device__ __forceinline__ void put(uint4 *stage, const uint4 words[PARTS]) const {
 #pragma unroll
-        for (int p = 0; p < PARTS; p++) stage[(p * 32 + leaf) * ROW + part] = words[p];
+        for (int p = 0; p < PARTS; p++) stage[(p * 8 + leaf) * ROW + part] = words[p];
     }
 };
 } // namespace
@@ -172,8 +172,9 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *groups, uint
     const uint32_t tile_start = tile_in_job * (LEAVES * 1024u);
     const uint32_t in_tile = min(job.bytes - tile_start, LEAVES * 1024u);
     const uint32_t leaves = in_tile == 0 ? 1 : (in_tile + 1023) / 1024;
-    const Tile source = {reinterpret_cast<const uint8_t *>(job.address) + tile_start, in_tile, lane / PARTS,
-                         lane % PARTS};
+    const uint32_t first = lane & ~31u, within = lane & 31u;
+    const Tile source = {reinterpret_cast<const uint8_t *>(job.address) + tile_start, in_tile, first + within / PARTS,
+                         within % PARTS};
     const bool single_leaf = job.bytes <= 1024;
 
     const uint32_t mine = lane < leaves ? min(in_tile - lane * 1024u, 1024u) : 0;
@@ -186,7 +187,7 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *groups, uint
     uint4 words[PARTS];
     source.fetch(words, 0);
     source.put(stage[0], words);
-    __syncthreads();
+    __syncwarp();
     // Not unrolled: one round of it is as much code as the instruction caches hold.
 #pragma unroll 1
     for (uint32_t block = 0; block < BLOCKS; block++) {
@@ -210,7 +211,7 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *groups, uint
         }
         // The other half was last read before the last barrier.
         if (block + 1 < BLOCKS) source.put(stage[(block + 1) & 1], words);
-        __syncthreads();
+        __syncwarp();
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) cvs[lane][k] = cv[k];

@@ -21,14 +21,10 @@
 //! the order in which data comes, and it is no part of what an image's hashes cover.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fermata_abi::op::Address;
-use fermata_store::image::PROFILE;
-use fermata_store::read_limited;
+use fermata_store::image::{read_profile, write_profile};
 
 const MAGIC: &[u8; 8] = b"FERMPROF";
 const VERSION: u32 = 4;
@@ -66,7 +62,7 @@ pub struct Profile {
 impl Profile {
     /// The profile of the image in `folder`; an empty one if there is none that can be used.
     pub fn load(folder: &Path) -> Self {
-        let bytes = read_limited(&folder.join(PROFILE), MOST_BYTES).ok();
+        let bytes = read_profile(folder, MOST_BYTES);
         bytes.and_then(|it| Self::decode(&it)).unwrap_or_default()
     }
 
@@ -75,24 +71,7 @@ impl Profile {
     /// # Errors
     /// The folder cannot be written; nothing has changed then.
     pub fn store(&self, folder: &Path) -> std::io::Result<()> {
-        let name = format!(".{PROFILE}-{}", std::process::id());
-        let beside = folder.join(name);
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&beside)
-            .and_then(|mut file| {
-                file.write_all(&self.encode())?;
-                file.sync_all()
-            })
-            .and_then(|()| fs::rename(&beside, folder.join(PROFILE)));
-        if written.is_err() {
-            // What is left of it helps nobody.
-            let _ = fs::remove_file(&beside);
-        }
-        written
+        write_profile(folder, &self.encode())
     }
 
     /// This restore's order of first use, followed by what it has not used in the order known before.
@@ -407,7 +386,7 @@ mod tests {
         assert_eq!(Profile::load(folder.path()), Profile::default());
         some().store(folder.path()).expect("written");
         assert_eq!(Profile::load(folder.path()), some());
-        let names: Vec<_> = fs::read_dir(folder.path()).expect("listed").collect();
+        let names: Vec<_> = std::fs::read_dir(folder.path()).expect("listed").collect();
         assert_eq!(names.len(), 1, "nothing else is left");
     }
 

@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -20,10 +21,11 @@ use std::path::{Path, PathBuf};
 use crate::PAGE;
 
 const MAGIC: &[u8; 8] = b"FERMWSET";
-/// Written pages that lie in the same so many bytes are brought together.
-const WINDOW: u64 = 64 << 10;
+/// What lies in the same so many bytes as a page that was written is brought with it: a program that touches one of them soon touches
+/// another.
+pub(crate) const WINDOW: u64 = 64 << 10;
 /// Bytes of a working set at most: bringing them takes about 20 ms.
-const MOST: u64 = 32 << 20;
+const MOST: u64 = 64 << 20;
 /// Bytes of a file that are read at most: each page by itself.
 const LONGEST: u64 = 8 + MOST / PAGE * 16;
 
@@ -35,11 +37,9 @@ pub(crate) struct WorkingSet {
     passes: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Window {
-    /// From the first to the last page that was written.
-    range: Range<u64>,
-    /// How many passes have found one.
+    /// How many passes have found a page of it that was written.
     count: u32,
     /// The last of them.
     last: u32,
@@ -54,18 +54,9 @@ impl WorkingSet {
     /// The program has written `ranges` since the pass before.
     pub fn note(&mut self, ranges: &[Range<u64>]) {
         for range in ranges {
-            let mut at = range.start;
-            while at < range.end {
-                let start = at & !(WINDOW - 1);
-                let part = at..range.end.min(start + WINDOW);
-                at = part.end;
-                let window = self.windows.entry(start).or_insert_with(|| Window {
-                    range: part.clone(),
-                    count: 0,
-                    last: 0,
-                });
-                window.range.start = window.range.start.min(part.start);
-                window.range.end = window.range.end.max(part.end);
+            let first = range.start & !(WINDOW - 1);
+            for start in (first..range.end).step_by(WINDOW as usize) {
+                let window = self.windows.entry(start).or_default();
                 if window.last != self.passes {
                     window.last = self.passes;
                     window.count += 1;
@@ -74,25 +65,28 @@ impl WorkingSet {
         }
     }
 
-    /// The pages that were written most often, and of those the ones written last, first.
+    /// The windows that were written most often, and of those the ones written last, first.
     pub fn hottest(self) -> Vec<Range<u64>> {
-        let mut windows: Vec<Window> = self.windows.into_values().collect();
-        windows.sort_by_key(|it| (Reverse(it.count), Reverse(it.last), it.range.start));
-        let mut bytes = 0;
-        let fits = |it: &Range<u64>| {
-            bytes += it.end - it.start;
-            bytes <= MOST
-        };
-        windows
-            .into_iter()
-            .map(|it| it.range)
-            .take_while(fits)
-            .collect()
+        let mut windows: Vec<(u64, Window)> = self.windows.into_iter().collect();
+        windows.sort_by_key(|(start, it)| (Reverse(it.count), Reverse(it.last), *start));
+        windows.truncate((MOST / WINDOW) as usize);
+        let windows = windows.into_iter();
+        windows.map(|(start, _)| start..start + WINDOW).collect()
     }
 }
 
 fn path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(format!("working-set-{pid}.img"))
+}
+
+/// The numbers of the processes that have a working set in `dir`.
+pub(crate) fn processes(dir: &Path) -> Vec<u32> {
+    let number = |name: &OsStr| {
+        let name = name.to_str()?.strip_prefix("working-set-")?;
+        name.strip_suffix(".img")?.parse().ok()
+    };
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|it| number(&it.file_name())).collect()
 }
 
 /// Puts the working set of the process that CRIU knows as `pid` beside CRIU's files in `dir`.
@@ -139,14 +133,8 @@ mod tests {
         set.begin_pass();
         // The same window twice in one pass counts once.
         set.note(&[pages(4, 5), pages(6, 7), pages(100, 101)]);
-        let all = [
-            pages(1, 7),
-            pages(100, 101),
-            pages(40, 41),
-            pages(70, 80),
-            pages(80, 90),
-        ];
-        assert_eq!(set.hottest(), all);
+        let window = |at: u64| at * WINDOW..(at + 1) * WINDOW;
+        assert_eq!(set.hottest(), [0, 6, 2, 4, 5].map(window));
     }
 
     #[test]
@@ -165,6 +153,7 @@ mod tests {
         let set = [pages(9, 12), pages(2, 3)];
         write(dir.path(), 7, &set).expect("written");
         assert_eq!(read(dir.path(), 7), set);
+        assert_eq!(processes(dir.path()), [7]);
         let file = path(dir.path(), 7);
         let whole = fs::read(&file).expect("read");
         fs::write(&file, &whole[..whole.len() - 3]).expect("written");

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use fermata_hostmem::PAGE;
-use fermata_hostmem::demand::{Folder, Server, Turn, hold};
+use fermata_hostmem::demand::{Folder, Learnt, Server, Turn, hold};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use self::support::{LIMIT, Program};
@@ -162,6 +162,8 @@ int main(int count, char **arguments) {
         unsigned char there = 0;
         while (!(there & 1)) if (mincore(at + page * PAGE, PAGE, &there)) fail("mincore");
     }
+    // No page is brought yet that is not waited for.
+    if (!strcmp(what, "waits")) bad += wrong(at + WIPED * PAGE, WIPED);
     say(hurry);
     if (!strcmp(what, "ended")) {
         if (!fork()) _exit(wrong(at, 0) != 0);
@@ -239,7 +241,7 @@ fn image_file(path: &Path, magic: u32, records: &[Vec<u8>]) {
 }
 
 /// CRIU's image of process 7: each word of the memory is its number.
-fn image(dir: &Path, wiped: bool) {
+fn image(dir: &Path, wiped: bool, working_set: bool) {
     let vma = |from: u64, to: u64, advice: u64| {
         let inner = message(&[
             (1, BASE + from * PAGE),
@@ -266,7 +268,9 @@ fn image(dir: &Path, wiped: bool) {
     let set = set.map(|(page, count)| [BASE + page * PAGE, count * PAGE]);
     let set = set.as_flattened().iter().flat_map(|it| it.to_le_bytes());
     let set: Vec<u8> = b"FERMWSET".iter().copied().chain(set).collect();
-    fs::write(dir.join("working-set-7.img"), set).expect("written");
+    if working_set {
+        fs::write(dir.join("working-set-7.img"), set).expect("written");
+    }
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -274,18 +278,28 @@ fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
 }
 
-/// Serves until all is there; what is returned says so.
-fn serve(mut server: Server) -> JoinHandle<()> {
-    thread::spawn(move || while server.turn(&[]).expect("served") != Turn::Complete {})
+/// Serves until all is there; what is returned says so, and what has been learnt.
+fn serve(mut server: Server) -> JoinHandle<Learnt> {
+    thread::spawn(move || {
+        server.prepare();
+        while server.turn(&[]).expect("served") != Turn::Complete {}
+        server.learnt()
+    })
 }
 
 fn runs(what: &str) {
+    runs_knowing(what, None);
+}
+
+/// Has the program do `what`, with a working set or what was learnt in its place; returns what has been learnt.
+fn runs_knowing(what: &str, learnt: Option<Learnt>) -> Learnt {
     let dir = tempfile::tempdir().expect("a folder");
-    image(dir.path(), what == "wiped");
+    image(dir.path(), what == "wiped", learnt.is_none());
     let socket = dir.path().join("socket");
     let (ours, theirs) = pair();
     let files = Box::new(Folder(dir.path().into()));
     let server = Server::listen(dir.path(), files, &socket, ours).expect("listens");
+    let server = server.knowing(learnt.unwrap_or_default());
     let holder = thread::spawn(move || hold(theirs, || panic!("the server has died")));
     let served = serve(server);
     let name = socket.to_str().expect("a short name");
@@ -294,7 +308,7 @@ fn runs(what: &str) {
     let (sender, done) = channel();
     thread::spawn(move || sender.send((served.join(), holder.join())));
     let (served, held) = done.recv_timeout(LIMIT).expect("all pages come");
-    served.expect("served");
+    let learnt = served.expect("served");
     held.expect("held");
     let maps = fs::read_to_string(format!("/proc/{}/smaps", program.pid())).unwrap_or_default();
     let watched =
@@ -304,6 +318,7 @@ fn runs(what: &str) {
         None,
         "nothing is watched any more"
     );
+    learnt
 }
 
 #[test]
@@ -319,6 +334,16 @@ fn the_working_set_comes_before_other_pages() {
 #[test]
 fn the_working_set_comes_as_soon_as_it_has_a_place() {
     runs("early");
+}
+
+#[test]
+fn what_a_restore_has_waited_for_is_learnt_and_comes_as_soon_as_it_has_a_place() {
+    let learnt = runs_knowing("waits", Some(Learnt::default()));
+    assert_eq!(learnt.of(7).first(), Some(&(BASE + WIPED * PAGE)));
+    let mut first = Learnt::default();
+    let pages: Vec<u64> = (FIRST..FIRST + 45).map(|it| BASE + it * PAGE).collect();
+    first.add(7, &pages);
+    runs_knowing("early", Some(first));
 }
 
 #[test]

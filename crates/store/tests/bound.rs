@@ -141,7 +141,7 @@ fn files_that_the_manifest_does_not_list_are_found() {
     }
     // What restores have learnt is no part of what is checked.
     let pair = pair();
-    for name in ["profile", ".profile-17"] {
+    for name in ["profile", ".profile-17", "host/profile", "host/.profile-17"] {
         fs::write(pair.one.join(name), "learnt").unwrap();
     }
     assert!(pair.verify().unwrap());

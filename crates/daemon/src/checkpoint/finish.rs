@@ -14,7 +14,8 @@ use super::taking::Taking;
 use crate::agent::bring_back::{Parked, bring_back};
 use crate::criu::dump::HeldTree;
 use crate::failure::{Hint, Result, fail, from_store};
-use crate::host::stored;
+use crate::helpers::namespace;
+use crate::host::{pages, stored};
 use crate::parallel::all_at_once;
 use crate::progress::Report;
 use crate::session::Session;
@@ -70,6 +71,7 @@ impl Taking<'_> {
                 None => Ok(Vec::new()),
             })
             .and_then(|settled| {
+                pages::hand_on(&namespace::work_folder(&session.dir), &draft.host());
                 report("pages", 0, 0);
                 let put = phases.time("pages", || stored::store(&draft, &settled))?;
                 host_bytes = folder_bytes(&draft.host()) + put.bytes;

@@ -100,7 +100,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     )?;
     // CRIU connects at once.
     let listen = || pages::listen(&job.dir, job.memory.as_ref(), ours);
-    let pages = match job.lazy.then(listen).transpose() {
+    let mut pages = match job.lazy.then(listen).transpose() {
         Ok(pages) => pages,
         Err(reason) => {
             tell(
@@ -125,7 +125,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let mut child = command.spawn()?;
     drop(command);
     tell(&mut reporter, &HelperReport::Init(child.id()));
-    if let Some(pages) = &pages {
+    if let Some(pages) = &mut pages {
         pages.prepare();
     }
     let code = status_code(outlive(lifeline, &mut child, pages, &mut reporter, job)?);
@@ -156,11 +156,14 @@ fn outlive(
         match turn {
             Ok(Turn::Worked) => continue,
             Ok(Turn::Complete) => {
-                let waits = pages.take().map(|server| server.waits());
+                let over = pages.take().map(|server| (server.waits(), server.learnt()));
+                let ((time, faults), learnt) = over.unwrap_or_default();
                 pages::finished(&job.dir);
-                let (time, faults) = waits.unwrap_or_default();
                 let seconds = time.as_secs_f64();
                 tell(reporter, &HelperReport::PagesThere { seconds, faults });
+                if let Some(memory) = &job.memory {
+                    pages::keep(&learnt, &job.dir, memory);
+                }
                 continue;
             }
             Ok(Turn::Ready(0)) => break,

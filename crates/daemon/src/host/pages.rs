@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::wait;
-use fermata_hostmem::demand::{self, Folder, PageFiles, Server, Turn};
+use fermata_hostmem::demand::{self, Folder, Learnt, PageFiles, Server, Turn};
+use fermata_store::image::{HOST, Image, read_profile, write_profile};
 use parking_lot::{Condvar, Mutex};
 
 use super::chunks::Chunks;
@@ -26,6 +27,8 @@ use crate::sys;
 
 /// Where CRIU looks, in the folder that it works in.
 const SOCKET: &str = "lazy-pages.socket";
+/// Bytes of what restores have learnt, at most.
+const LONGEST_PROFILE: u64 = 1 << 20;
 /// Between two looks at that of another daemon.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -39,7 +42,8 @@ pub fn listen(dir: &Path, memory: Option<&Memory>, holder: OwnedFd) -> io::Resul
     std::env::set_current_dir(dir)?;
     let server = Server::listen(dir, files, Path::new(SOCKET), holder);
     std::env::set_current_dir("/")?;
-    server
+    let learnt = memory.map(|it| learnt_in(&it.image.join(HOST)));
+    Ok(server?.knowing(learnt.unwrap_or_default()))
 }
 
 /// [`Server::turn`]; after a failure the program must be ended before the server is dropped.
@@ -55,6 +59,33 @@ pub fn turn(server: &mut Server, others: &[BorrowedFd<'_>]) -> Result<Turn, Stri
 pub fn finished(dir: &Path) {
     // The folder may be gone with the session.
     let _ = std::fs::remove_file(dir.join(SOCKET));
+}
+
+/// What restores have left in a folder.
+fn learnt_in(folder: &Path) -> Learnt {
+    let bytes = read_profile(folder, LONGEST_PROFILE);
+    bytes.map_or_else(Learnt::default, |bytes| Learnt::decode(&bytes))
+}
+
+/// Keeps what a restore in `dir` from `memory` has learnt: for the next one of that image, and for images of the restored program.
+pub fn keep(learnt: &Learnt, dir: &Path, memory: &Memory) {
+    // It is advice, and either folder may be gone, or not be ours to write.
+    let _ = write_profile(dir, &learnt.encode());
+    if let Ok(image) = Image::open(&memory.image)
+        && let Ok(_held) = image.hold()
+    {
+        let _ = write_profile(&image.host(), &learnt.encode());
+    }
+}
+
+/// Hands what the restore in `dir` has learnt, if there was one, to the image whose processes are in `host`: its program goes on from
+/// there, with its memory where it was.
+pub fn hand_on(dir: &Path, host: &Path) {
+    let learnt = learnt_in(dir);
+    if learnt != Learnt::default() {
+        // It is advice.
+        let _ = write_profile(host, &learnt.encode());
+    }
 }
 
 /// Holds in process 1 what [`turn`] needs, in a thread. When the process at the other end of `socket` dies too early, it

@@ -64,6 +64,9 @@ impl Missing {
 
     /// The first missing pages of `range`; at most `most` bytes.
     pub fn within(&self, range: &Range<u64>, most: u64) -> Option<Run> {
+        if range.is_empty() {
+            return None;
+        }
         let (missing, content) = self.0.overlapping(range).next()?;
         let start = missing.start.max(range.start);
         let end = missing.end.min(range.end).min(start + most);
@@ -206,6 +209,7 @@ mod tests {
                 let next = missing.next(10 * PAGE, 4 * PAGE).map(|it| it.range.start / PAGE);
                 let first = model.range(10..).chain(&model).next();
                 prop_assert_eq!(next, first.map(|it| *it.0));
+                prop_assert_eq!(missing.within(&(30 * PAGE..30 * PAGE), PAGE), None);
                 let inside = missing.within(&(20 * PAGE..34 * PAGE), 3 * PAGE);
                 let inside = inside.map(|it| (it.range.start / PAGE, it.range.end / PAGE));
                 let first = model.range(20..34).next().map(|it| *it.0);

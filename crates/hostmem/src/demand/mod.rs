@@ -5,7 +5,8 @@
 //!    one userfaultfd for each process     │
 //!                                         ├─ page fault: the pages around it, from `pages-N.img` (`content`), or zeros
 //!                                         ├─ fork, mremap, munmap, madvise: the same is done to what is missing
-//!                                         └─ nothing to answer: the working set, then the next pages in the order of their addresses
+//!                                         └─ nothing to answer: what earlier restores have waited for (`learnt`) and the working set,
+//!                                            read before there was a place for it (`pages`), then pages in the order of addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
 //! ```
 //! This takes the place of `criu lazy-pages`, with the same socket. That one waits for ever for pages of a mapping that the
@@ -19,14 +20,18 @@
 //! may be undone before it is reported. It refuses (`EAGAIN`) every page while an event has not been read. So events are
 //! applied before page faults are answered, and what was refused is tried again.
 
+mod ahead;
 mod bytes;
 mod content;
 mod hold;
+mod learnt;
 mod missing;
+mod pages;
 mod process;
 mod server;
 mod sys;
 
 pub use content::{Folder, PageBytes, PageFiles};
 pub use hold::hold;
+pub use learnt::Learnt;
 pub use server::{Server, Turn};

@@ -11,19 +11,17 @@
 //! `NotMapped` counts only the second time: a mapping may have been moved between the kernel's two checks, and then it says
 //! `Changing` until the event has been read.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::content::{PageBytes, PageFiles};
-use super::missing::{Missing, Run};
+use super::learnt::Learnt;
+use super::missing::Run;
+use super::pages::{Content, Pages};
 use super::sys::{self, Answer, Message};
+use crate::PAGE;
 use crate::error::{Error, Result};
-use crate::{PAGE, image, working_set};
 
 /// Bytes around a page fault that are brought with it.
 const AROUND: u64 = 64 << 10;
@@ -35,6 +33,8 @@ const AHEAD_SHORT: u64 = 64 << 10;
 const FAULTS_COME: Duration = Duration::from_millis(2);
 /// Bytes of the buffer that all take.
 pub const BUFFER: usize = AHEAD as usize;
+/// So many page faults of a process are remembered, the first ones.
+const REMEMBERED: usize = 4096;
 /// How long the kernel may have no memory.
 const STARVED: Duration = Duration::from_secs(120);
 
@@ -55,49 +55,44 @@ pub struct Process {
     /// Its number in the image, or that of the process that has made it.
     pid: u32,
     uffd: OwnedFd,
-    content: Arc<dyn PageBytes>,
-    missing: Missing,
+    pages: Pages,
     /// Pages that threads wait for, and could not get yet.
     waited: Vec<u64>,
     /// What was moved away from: the kernel will say that it is unmapped, when something else may be there already.
     vacated: Vec<Range<u64>>,
-    /// What of the working set is to be brought, before anything else that is not waited for.
-    first: VecDeque<Range<u64>>,
     /// Where the pages are that are brought next.
     next: u64,
     forked: bool,
     /// Page faults that were reported.
     faults: u64,
+    /// Pages that threads have waited for, and that were in the image, in this order.
+    missed: Vec<u64>,
     /// When a thread last had to wait for a page.
     fault: Option<Instant>,
     starved: Option<Instant>,
 }
 
 impl Process {
-    /// The process that CRIU knows as `pid`, from its files in `dir` and the bytes of its pages in `files`.
-    ///
-    /// # Errors
-    /// `Pages`: the image is not as CRIU writes it.
-    pub fn new(dir: &Path, files: &dyn PageFiles, pid: u32, uffd: OwnedFd) -> Result<Self> {
-        let read = image::on_demand(dir, pid).and_then(|(number, pages)| {
-            let content = files.open(number)?;
-            Ok((content, pages))
-        });
-        let (content, pages) = read.map_err(Error::pages("read the image", pid))?;
-        Ok(Self {
+    /// The process that CRIU knows as `pid`, which has been made.
+    pub fn new(pages: Pages, pid: u32, uffd: OwnedFd) -> Self {
+        Self {
             pid,
             uffd,
-            content,
-            missing: Missing::new(&pages),
+            pages,
             waited: Vec::new(),
             vacated: Vec::new(),
-            first: working_set::read(dir, pid).into(),
             next: 0,
             forked: false,
             faults: 0,
+            missed: Vec::new(),
             fault: None,
             starved: None,
-        })
+        }
+    }
+
+    /// Adds what its threads have waited for.
+    pub fn tell(&self, learnt: &mut Learnt) {
+        learnt.add(self.pid, &self.missed);
     }
 
     /// Its descriptor.
@@ -117,7 +112,7 @@ impl Process {
 
     /// Whether nothing is missing, nor waited for.
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.waited.is_empty()
+        self.pages.missing.is_empty() && self.waited.is_empty()
     }
 
     /// Whether threads wait for pages that could not be brought yet.
@@ -140,13 +135,13 @@ impl Process {
                 }
                 Message::Fork(uffd) => made.push(self.child(uffd)),
                 Message::Remap { from, to } => {
-                    self.missing.relocate(from.clone(), to);
+                    self.pages.missing.relocate(from.clone(), to);
                     self.vacated.push(from);
                 }
-                Message::Remove(range) => self.missing.remove(range),
+                Message::Remove(range) => self.pages.missing.remove(range),
                 Message::Unmap(range) => match self.vacated.iter().position(|it| *it == range) {
                     Some(at) => drop(self.vacated.swap_remove(at)),
-                    None => self.missing.remove(range),
+                    None => self.pages.missing.remove(range),
                 },
             }
         }
@@ -186,55 +181,76 @@ impl Process {
             true => AHEAD_SHORT,
             false => AHEAD,
         };
-        while let Some(range) = self.first.front() {
-            match self.missing.within(range, AHEAD_SHORT) {
+        while let Some(range) = self.pages.first.front() {
+            match self.pages.missing.within(range, AHEAD_SHORT) {
                 Some(run) => return self.put(run, buffer),
-                None => drop(self.first.pop_front()),
+                None => drop(self.pages.first.pop_front()),
             }
         }
-        let Some(run) = self.missing.next(self.next, most) else {
+        // None of what has been read is missing any more.
+        self.pages.forget();
+        let Some(run) = self.pages.missing.next(self.next, most) else {
             return Ok(Outcome::Done);
         };
         self.next = run.range.end;
         self.put(run, buffer)
     }
 
-    /// Whether there are pages to be brought by [`Self::begin`].
-    pub fn has_first(&self) -> bool {
-        !self.first.is_empty()
+    /// Whether there is something left for [`Self::read_ahead`].
+    pub fn is_unread(&self) -> bool {
+        self.pages.is_unread()
     }
 
-    /// Brings some pages of the working set while CRIU still restores the process. `Later`: mappings are not there yet.
+    /// See [`Pages::read_ahead`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_ahead(&mut self) -> io::Result<u64> {
+        self.pages.read_ahead()
+    }
+
+    /// Whether there are pages to be brought by [`Self::begin`].
+    pub fn has_first(&self) -> bool {
+        !self.pages.first.is_empty()
+    }
+
+    /// Brings some pages that come first while CRIU still restores the process. `Later`: their mapping is not there yet, or they have
+    /// not been read.
     ///
     /// # Errors
     /// `Pages`.
     pub fn begin(&mut self, buffer: &mut [u8]) -> Result<Outcome> {
-        let Some(range) = self.first.pop_front() else {
+        let Some(range) = self.pages.first.pop_front() else {
             return Ok(Outcome::Done);
         };
-        let Some(run) = self.missing.within(&range, AHEAD_SHORT) else {
+        let Some(run) = self.pages.missing.within(&range, AHEAD_SHORT) else {
             return Ok(Outcome::Done);
         };
-        let content = &mut buffer[..(run.range.end - run.range.start) as usize];
-        self.read(&run, content)?;
-        let answer = sys::copy(&self.uffd, run.range.start, content);
+        if !self.pages.is_ready(&run) {
+            self.pages.first.push_back(range);
+            return Ok(Outcome::Later);
+        }
+        let content = self.read(&run, buffer)?;
+        let answer = sys::copy(&self.uffd, run.range.start, &content);
         match answer.map_err(Error::pages("have the kernel take pages", self.pid))? {
             Answer::Done(done) => {
-                self.missing.remove(run.range.start..run.range.start + done);
+                self.pages
+                    .missing
+                    .remove(run.range.start..run.range.start + done);
                 // What of it is left, if anything.
-                self.first.push_front(range);
+                self.pages.first.push_front(range);
                 Ok(Outcome::Done)
             }
             // Others may be there. Whatever it is, it comes again when the process runs.
             _ => {
-                self.first.push_back(range);
+                self.pages.first.push_back(range);
                 Ok(Outcome::Later)
             }
         }
     }
 
-    fn read(&self, run: &Run, content: &mut [u8]) -> Result<()> {
-        let read = self.content.read_at(content, run.offset);
+    fn read<'a>(&self, run: &Run, buffer: &'a mut [u8]) -> Result<Content<'a>> {
+        let read = self.pages.read(run, buffer);
         read.map_err(Error::pages("read the image's pages", self.pid))
     }
 
@@ -242,14 +258,13 @@ impl Process {
         Self {
             pid: self.pid,
             uffd,
-            content: Arc::clone(&self.content),
-            missing: self.missing.of_child(),
+            pages: self.pages.of_child(),
             waited: Vec::new(),
             vacated: Vec::new(),
-            first: VecDeque::new(),
             next: 0,
             forked: true,
             faults: 0,
+            missed: Vec::new(),
             fault: None,
             starved: None,
         }
@@ -257,10 +272,13 @@ impl Process {
 
     /// Brings the page at `page` for a thread that waits for it.
     fn bring(&mut self, page: u64, buffer: &mut [u8]) -> Result<Outcome> {
-        if !self.missing.contains(page) {
+        if !self.pages.missing.contains(page) {
             return self.zero(page);
         }
-        while let Some(run) = self.missing.around(page, AROUND) {
+        if !self.forked && self.missed.len() < REMEMBERED {
+            self.missed.push(page);
+        }
+        while let Some(run) = self.pages.missing.around(page, AROUND) {
             self.next = run.range.end;
             match self.put(run, buffer)? {
                 Outcome::Done => {}
@@ -273,14 +291,13 @@ impl Process {
     /// Has the kernel take the pages of `run`, or the first of them: at least one is not missing any more.
     fn put(&mut self, run: Run, buffer: &mut [u8]) -> Result<Outcome> {
         let start = run.range.start;
-        let content = &mut buffer[..(run.range.end - start) as usize];
-        self.read(&run, content)?;
+        let content = self.read(&run, buffer)?;
         let mut bytes = content.len() as u64;
         let mut refused = false;
         loop {
             let answer = sys::copy(&self.uffd, start, &content[..bytes as usize]);
             match self.noted(answer)? {
-                Answer::Done(done) => self.missing.remove(start..start + done),
+                Answer::Done(done) => self.pages.missing.remove(start..start + done),
                 Answer::NotMapped if bytes > PAGE => {
                     bytes = (bytes / 2).next_multiple_of(PAGE);
                     continue;
@@ -290,7 +307,7 @@ impl Process {
                     continue;
                 }
                 Answer::Present | Answer::NotMapped => {
-                    self.missing.remove(start..start + PAGE);
+                    self.pages.missing.remove(start..start + PAGE);
                     self.wake(start)?;
                 }
                 Answer::Changing | Answer::NoMemory => return Ok(Outcome::Later),

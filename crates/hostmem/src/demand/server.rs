@@ -3,6 +3,7 @@
 //! CRIU connects to the socket and sends, for each process, its number in 4 bytes and then one byte with a userfaultfd; a
 //! negative number is a process without memory. [`RESTORED`] in place of a number says that the processes are about to run.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,13 +18,19 @@ use rustix::net::{
 
 use super::bytes::{DONE, HELD, receive_byte};
 use super::content::PageFiles;
+use super::learnt::Learnt;
+use super::pages::Pages;
 use super::process::{BUFFER, Outcome, Process};
 use crate::error::{Error, Result};
+use crate::working_set;
 
 /// `LAZY_PAGES_RESTORE_FINISHED`, which is larger than any process number.
 const RESTORED: i32 = 0x5253_5446;
-/// Between two tries while the program changes its memory, in nanoseconds.
+/// Between two tries while the program changes its memory, or CRIU makes it, in nanoseconds.
 const SOON: i64 = 200_000;
+const SOON_MADE: i64 = 50_000;
+/// Bytes that are read at most before there is a place for them, of all processes.
+const MOST_AHEAD: u64 = 256 << 20;
 
 /// What a turn has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +50,12 @@ pub struct Server {
     dir: PathBuf,
     /// What the pages hold.
     files: Box<dyn PageFiles>,
+    /// What earlier restores have learnt, and processes of this one that have ended.
+    learnt: Learnt,
+    /// Those of processes that CRIU has not begun to make, by their number.
+    prepared: BTreeMap<u32, Pages>,
+    /// How many bytes have been read before there was a place for them.
+    ahead: u64,
     /// The socket, or the connection, while CRIU restores.
     criu: Option<Criu>,
     /// Since when the processes run, once they do.
@@ -94,6 +107,9 @@ impl Server {
         Ok(Self {
             dir: dir.into(),
             files,
+            learnt: Learnt::default(),
+            prepared: BTreeMap::new(),
+            ahead: 0,
             criu: Some(Criu::Expected(socket)),
             restored: None,
             faults: 0,
@@ -106,9 +122,33 @@ impl Server {
         })
     }
 
-    /// For the time until CRIU connects: makes ready what the pages' content comes from.
-    pub fn prepare(&self) {
+    /// The same with what earlier restores have learnt.
+    #[must_use]
+    pub fn knowing(mut self, learnt: Learnt) -> Self {
+        self.learnt = learnt;
+        self
+    }
+
+    /// For the time until CRIU connects: makes ready what the pages' content comes from. What processes need first is read then, by
+    /// [`Self::turn`].
+    pub fn prepare(&mut self) {
         self.files.prepare();
+        let known = working_set::processes(&self.dir);
+        let known: BTreeSet<u32> = known.into_iter().chain(self.learnt.processes()).collect();
+        for pid in known {
+            // What is wrong is told when CRIU has made the process.
+            let pages = Pages::new(&self.dir, &*self.files, &self.learnt, pid);
+            self.prepared.extend(pages.ok().map(|it| (pid, it)));
+        }
+    }
+
+    /// What earlier restores have learnt, and this one.
+    pub fn learnt(&self) -> Learnt {
+        let mut learnt = self.learnt.clone();
+        for process in &self.processes {
+            process.tell(&mut learnt);
+        }
+        learnt
     }
 
     /// How long the processes have run, and how many page faults they had meanwhile for which they waited.
@@ -158,8 +198,21 @@ impl Server {
         Ok(Turn::Worked)
     }
 
-    /// Brings pages of the working set, while CRIU restores the processes.
+    /// Reads pages that come first, and brings them, while CRIU restores the processes.
     fn before(&mut self) -> Result<()> {
+        if self.reads() {
+            let made = self.processes.iter_mut().find(|it| it.is_unread());
+            let read = match made {
+                Some(process) => process.read_ahead(),
+                None => {
+                    let mut others = self.prepared.values_mut();
+                    let other = others.find(|it| it.is_unread());
+                    other.map_or(Ok(0), Pages::read_ahead)
+                }
+            };
+            // What is wrong is told when it is brought.
+            self.ahead += read.unwrap_or(MOST_AHEAD);
+        }
         let has_first = |it: &Process| it.has_first();
         self.refused = false;
         if self.processes.iter().any(has_first) {
@@ -168,6 +221,13 @@ impl Server {
             self.refused = begun == Outcome::Later;
         }
         Ok(())
+    }
+
+    /// Whether something is to be read before there is a place for it.
+    fn reads(&self) -> bool {
+        let made = self.processes.iter().any(Process::is_unread);
+        let unread = made || self.prepared.values().any(Pages::is_unread);
+        unread && self.restored.is_none() && self.ahead < MOST_AHEAD
     }
 
     /// Brings pages that are not waited for, or ends the work if there are none.
@@ -228,12 +288,21 @@ impl Server {
     /// How long to wait for something new.
     fn patience(&self) -> Option<Timespec> {
         let wait = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
-        if self.refused || self.processes.iter().any(Process::is_waited_for) {
+        let reads = self.reads();
+        if self.processes.iter().any(Process::is_waited_for) {
             return Some(wait(SOON));
+        }
+        let soon = if self.restored.is_some() {
+            SOON
+        } else {
+            SOON_MADE
+        };
+        if self.refused && !reads {
+            return Some(wait(soon));
         }
         let works = match self.restored {
             Some(_) => !self.asked,
-            None => self.processes.iter().any(Process::has_first),
+            None => reads || self.processes.iter().any(Process::has_first),
         };
         works.then_some(wait(0))
     }
@@ -241,7 +310,8 @@ impl Server {
     fn remove(&mut self, mut gone: Vec<usize>) {
         gone.sort_unstable();
         for index in gone.into_iter().rev() {
-            self.processes.swap_remove(index);
+            let process = self.processes.swap_remove(index);
+            process.tell(&mut self.learnt);
         }
     }
 
@@ -266,6 +336,7 @@ impl Server {
         match i32::from_ne_bytes(number) {
             RESTORED => {
                 self.restored = Some(Instant::now());
+                self.prepared.clear();
                 self.criu = None;
             }
             pid if pid > 0 => {
@@ -274,8 +345,13 @@ impl Server {
                 if let Some(holder) = &self.holder {
                     send(holder, &uffd)?;
                 }
-                match Process::new(&self.dir, &*self.files, pid as u32, uffd) {
-                    Ok(process) => self.processes.push(process),
+                let pid = pid as u32;
+                let pages = match self.prepared.remove(&pid) {
+                    Some(pages) => Ok(pages),
+                    None => Pages::new(&self.dir, &*self.files, &self.learnt, pid),
+                };
+                match pages {
+                    Ok(pages) => self.processes.push(Process::new(pages, pid, uffd)),
                     Err(error) => return Ok(Err(error)),
                 }
             }

@@ -18,7 +18,9 @@ use std::time::Duration;
 use rustix::fs::RenameFlags;
 
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
-use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name};
+use super::manifest::{
+    FileRecord, HOST, HOST_PROFILE, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name,
+};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
@@ -143,10 +145,11 @@ impl Draft {
         Ok(())
     }
 
-    /// Whether the file at `path` in the folder is the profile of a part.
+    /// Whether the file at `path` in the folder is the profile of a part, or that of the processes' memory.
     fn is_profile(&self, path: &str) -> bool {
         let folder = match path.strip_suffix(PROFILE) {
             Some("") => return true,
+            _ if path == HOST_PROFILE => return true,
             Some(folder) => folder.strip_suffix('/'),
             None => None,
         };

@@ -14,6 +14,7 @@ mod draft;
 mod folder;
 mod manifest;
 mod open;
+mod profile;
 mod registry;
 mod table;
 mod time;
@@ -28,6 +29,7 @@ pub use manifest::{
     SessionTotals, StallRecord, TimelineRecord, ValidationRecord, part_name,
 };
 pub use open::{Held, Image};
+pub use profile::{read_profile, write_profile};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};
 pub use time::{rfc3339, unix_now};
 pub use verify::{Damage, DamagedBuffer, Report, VerifyProgress, verify};

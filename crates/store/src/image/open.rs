@@ -176,13 +176,13 @@ impl Image {
         Ok(unlisted)
     }
 
-    /// Whether a file is the profile, or one that is being written or that a dead writer has left.
+    /// Whether a file is a profile, or one that is being written or that a dead writer has left.
     fn is_profile(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|it| it.to_str()).unwrap_or("");
         let temporary = name
             .strip_prefix('.')
             .and_then(|it| it.strip_prefix(PROFILE));
-        let mut parts = self.manifest.part_folders();
+        let mut parts = self.manifest.part_folders().chain([HOST]);
         parts.any(|part| path.parent() == Some(&self.part(part)))
             && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
     }

@@ -1,0 +1,138 @@
+//! The pages of a process: where they are, which are still missing, and the content of those that it needs first, which is read while CRIU
+//! makes the process.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::ahead::{Ahead, Part};
+use super::content::{PageBytes, PageFiles};
+use super::learnt::Learnt;
+use super::missing::{Missing, Run};
+use crate::error::{Error, Result};
+use crate::image;
+use crate::working_set::{self, WINDOW};
+
+/// The pages of a process.
+#[derive(Debug)]
+pub struct Pages {
+    content: Arc<dyn PageBytes>,
+    pub(super) missing: Missing,
+    /// What is to be brought before anything that is not waited for, in that order.
+    pub(super) first: VecDeque<Range<u64>>,
+    /// What of that is to be read.
+    unread: VecDeque<Range<u64>>,
+    /// What of the content has been read.
+    ahead: Ahead,
+}
+
+impl Pages {
+    /// Those of the process that CRIU knows as `pid`, from its files in `dir`, the bytes of its pages in `files`, and what earlier restores have
+    /// learnt.
+    ///
+    /// # Errors
+    /// `Pages`: the image is not as CRIU writes it.
+    pub fn new(dir: &Path, files: &dyn PageFiles, learnt: &Learnt, pid: u32) -> Result<Self> {
+        let read = image::on_demand(dir, pid).and_then(|(number, pages)| {
+            let content = files.open(number)?;
+            Ok((content, pages))
+        });
+        let (content, pages) = read.map_err(Error::pages("read the image", pid))?;
+        let learnt = learnt.of(pid).iter().map(|it| *it..it + WINDOW);
+        let first: VecDeque<_> = learnt.chain(working_set::read(dir, pid)).collect();
+        Ok(Self {
+            content,
+            missing: Missing::new(&pages),
+            unread: first.clone(),
+            first,
+            ahead: Ahead::default(),
+        })
+    }
+
+    /// Those of a child that the process makes now.
+    pub fn of_child(&self) -> Self {
+        Self {
+            content: Arc::clone(&self.content),
+            missing: self.missing.of_child(),
+            first: VecDeque::new(),
+            unread: VecDeque::new(),
+            ahead: Ahead::default(),
+        }
+    }
+
+    /// Whether there is something left for [`Self::read_ahead`].
+    pub fn is_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Reads the content of the next window that comes first; returns how many bytes that was.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what it was: whoever brings it will be told so again.
+    pub fn read_ahead(&mut self) -> io::Result<u64> {
+        let Some(mut rest) = self.unread.pop_front() else {
+            return Ok(0);
+        };
+        let mut all = 0;
+        while let Some(run) = self.missing.within(&rest, WINDOW) {
+            rest.start = run.range.end;
+            let bytes = run.range.end - run.range.start;
+            if self.ahead.get(run.offset, bytes as usize).is_some() {
+                continue;
+            }
+            let mut content = vec![0; bytes as usize];
+            self.content.read_at(&mut content, run.offset)?;
+            self.ahead.insert(run.offset, content);
+            all += bytes;
+        }
+        Ok(all)
+    }
+
+    /// Forgets what was read ahead: all of it is there.
+    pub fn forget(&mut self) {
+        self.unread.clear();
+        self.ahead = Ahead::default();
+    }
+
+    /// Whether nothing has to be waited for when `run` is read: it was, or it will not be before it is brought.
+    pub fn is_ready(&self, run: &Run) -> bool {
+        let bytes = (run.range.end - run.range.start) as usize;
+        !self.is_unread() || self.ahead.get(run.offset, bytes).is_some()
+    }
+
+    /// The content of `run`, which is in `buffer` unless it had been read before.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what it was.
+    pub fn read<'a>(&self, run: &Run, buffer: &'a mut [u8]) -> io::Result<Content<'a>> {
+        let bytes = (run.range.end - run.range.start) as usize;
+        if let Some(part) = self.ahead.get(run.offset, bytes) {
+            return Ok(Content::Ahead(part));
+        }
+        let content = &mut buffer[..bytes];
+        self.content.read_at(content, run.offset)?;
+        Ok(Content::Now(content))
+    }
+}
+
+/// The content of some pages.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// It had been read before.
+    Ahead(Part),
+    /// It is in the buffer.
+    Now(&'a [u8]),
+}
+
+impl Deref for Content<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Ahead(part) => part,
+            Self::Now(bytes) => bytes,
+        }
+    }
+}

@@ -141,6 +141,9 @@ impl Taking<'_> {
             parts.resumed = true;
             parts.count_stop();
             parts.release();
+            // Now, not after the capture: it looks at what the program has open.
+            self.complete(&mut parts.record)?;
+            parts.dumped = true;
         }
         let followed = self.follow("capture", served, report).map(ended);
         match followed {

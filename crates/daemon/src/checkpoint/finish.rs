@@ -37,6 +37,15 @@ impl Parts {
 }
 
 impl Taking<'_> {
+    /// Lets the program go on, unless it does.
+    fn resume(&self, parts: &Parts) -> Result<()> {
+        let back = || bring_back(self.daemon, self.session, &parts.parked);
+        match parts.resumed {
+            false => self.phases.time("reattach", back),
+            true => Ok(()),
+        }
+    }
+
     /// Lets the program go on, then finishes and commits the image; or finishes, commits, and ends the program (`Then::Stop`).
     pub(super) fn finish(
         self,
@@ -44,6 +53,16 @@ impl Taking<'_> {
         then: Then,
         report: &mut Report<'_>,
     ) -> Result<Checkpointed> {
+        let resumed = match then {
+            Then::Run => self.resume(&parts),
+            Then::Stop => Ok(()),
+        };
+        parts.count_stop();
+        parts.release();
+        let completed = match parts.dumped {
+            true => Ok(()),
+            false => self.complete(&mut parts.record),
+        };
         let Self {
             daemon,
             session,
@@ -53,19 +72,11 @@ impl Taking<'_> {
             phases,
             ..
         } = self;
-        let resume = |parts: &Parts| match parts.resumed {
-            false => phases.time("reattach", || bring_back(daemon, session, &parts.parked)),
-            true => Ok(()),
-        };
-        let resumed = match then {
-            Then::Run => resume(&parts),
-            Then::Stop => Ok(()),
-        };
-        parts.count_stop();
-        parts.release();
         let mut host_bytes = 0;
+        // Workers that are still writing are waited for, whatever has become of the rest.
         let committed = phases
             .time("finish", || parts.finish(report))
+            .and(completed)
             .and_then(|()| match parts.pages.take() {
                 Some(pages) => phases.time("settle", || pages.settle(&draft.host())),
                 None => Ok(Vec::new()),
@@ -97,8 +108,8 @@ impl Taking<'_> {
                     warn!(session = %session.name, "nor is there an image: {}", failure.message);
                     return Err(first);
                 }
-                if then == Then::Stop {
-                    resume(&parts)?;
+                if then == Then::Stop && !parts.resumed {
+                    phases.time("reattach", || bring_back(daemon, session, &parts.parked))?;
                 }
                 return Err(failure);
             }

@@ -42,24 +42,12 @@ pub(super) struct Ahead {
 
 /// The results of a dump.
 pub(super) struct Dumped {
-    /// Bytes of the log.
-    log_length: u64,
-    /// Ends of TCP connections that are whole.
-    connections: u32,
     /// How long CRIU kept the program from running.
     pub(super) stopped: Duration,
     /// Memory that CRIU has left out.
     pub(super) copy: Option<HostCopy>,
     /// The program, if CRIU keeps it from running.
     pub(super) held: Option<HeldTree>,
-}
-
-impl Dumped {
-    /// Enters the results in the record.
-    pub(super) fn note(&self, record: &mut Record) {
-        record.log_length = self.log_length;
-        record.connections = Some(self.connections);
-    }
 }
 
 /// Records the folders of sockets and temporary files in the image.
@@ -218,34 +206,39 @@ impl Taking<'_> {
         if bytes > 0 {
             info!(session = %self.session.name, bytes, "memory of processes that began meanwhile is that of their parents");
         }
-        let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
-        let connections =
-            dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;
-        clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
-            format!("cannot change `{}`", self.draft.host().display())
-        })?;
-        note_folders(&self.draft.host()).or_fail(FailureKind::User, || {
-            format!("cannot write to `{}`", self.draft.host().display())
-        })?;
-        // CRIU's log is no part of the image; the session keeps that of the last dump.
-        self.keep_log();
-        fs::remove_file(self.draft.host().join(DUMP_LOG))
-            .or_fail(FailureKind::Internal, || "cannot remove CRIU's log".into())?;
-        let dumped = criu::files::length_of(&self.draft.host(), &record.log);
-        let dumped = dumped.or_fail(FailureKind::Internal, || {
-            format!("cannot read `{}`", self.draft.host().display())
-        })?;
-        let log_length = dumped.unwrap_or(record.log_length);
-        let log = self.draft.path().join(record::LOG);
-        output::keep(&self.session.log(), &log, log_length)
-            .or_fail(FailureKind::User, || "cannot copy the session's log".into())?;
         Ok(Dumped {
-            log_length,
-            connections,
             stopped,
             copy,
             held,
         })
+    }
+
+    /// Makes CRIU's files a part of the image, and enters in the record what they say. The program may run again: on a machine with
+    /// much memory the kernel takes tens of milliseconds to list its connections.
+    pub(super) fn complete(&self, record: &mut Record) -> Result<()> {
+        let (host, root) = (self.draft.host(), self.root.pid);
+        // Where it has closed an end since that nobody in the session has, it may be taken for closed.
+        let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
+        let connections = dumped::settle(&host, self.tcp_close, elsewhere);
+        record.connections = Some(connections.map_err(|e| no_connection(&e))?);
+        clear_registrations(&host).or_fail(FailureKind::Internal, || {
+            format!("cannot change `{}`", host.display())
+        })?;
+        note_folders(&host).or_fail(FailureKind::User, || {
+            format!("cannot write to `{}`", host.display())
+        })?;
+        // CRIU's log is no part of the image; the session keeps that of the last dump.
+        self.keep_log();
+        fs::remove_file(host.join(DUMP_LOG))
+            .or_fail(FailureKind::Internal, || "cannot remove CRIU's log".into())?;
+        let dumped = criu::files::length_of(&host, &record.log);
+        let dumped = dumped.or_fail(FailureKind::Internal, || {
+            format!("cannot read `{}`", host.display())
+        })?;
+        record.log_length = dumped.unwrap_or(record.log_length);
+        let log = self.draft.path().join(record::LOG);
+        output::keep(&self.session.log(), &log, record.log_length)
+            .or_fail(FailureKind::User, || "cannot copy the session's log".into())
     }
 
     /// Keeps CRIU's log, and puts CRIU's reason in words that users know.

@@ -190,9 +190,8 @@ impl<'a> Taking<'a> {
         let served = self.session.lock().served();
         if served.is_empty() {
             let ahead = self.ahead(copy, report)?;
-            let mut record = self.record(&[]);
+            let record = self.record(&[]);
             let dumped = self.phases.time("host", || self.host(&record, ahead))?;
-            dumped.note(&mut record);
             let parts = Parts {
                 copy: dumped.copy,
                 held: dumped.held,

@@ -42,6 +42,8 @@ pub(super) struct Parts {
     pub(super) resumed: bool,
     /// Whether its device part is already complete.
     pub(super) saved: bool,
+    /// Whether CRIU's files are already a part of the image.
+    pub(super) dumped: bool,
 }
 
 impl Parts {
@@ -64,6 +66,7 @@ impl Parts {
             since: None,
             resumed: false,
             saved: false,
+            dumped: false,
         }
     }
 

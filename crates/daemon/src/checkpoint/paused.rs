@@ -36,11 +36,10 @@ impl Taking<'_> {
             let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
             self.folders.push(folder);
         }
-        let mut record = self.record_of(&living);
+        let record = self.record_of(&living);
         let ahead = self.ahead(None, report)?;
         let dumped = self.phases.time("host", || self.host(&record, ahead))?;
         all_there(&self.draft.host(), &record)?;
-        dumped.note(&mut record);
         let device = self
             .phases
             .time("device", || self.copy(&entry, living, report))?;

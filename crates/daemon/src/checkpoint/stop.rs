@@ -73,7 +73,7 @@ impl Taking<'_> {
         let mut ahead = self.ahead(copy, report)?;
         report("quiesce", 0, 0);
         let settled = self.halt().quiesce(served, &mut || ahead.again(), report)?;
-        let mut record = self.record(served);
+        let record = self.record(served);
         let parked = self.halt().park(served)?;
         let taken = self
             .halt()
@@ -82,7 +82,6 @@ impl Taking<'_> {
             .and_then(|taken| all_there(&self.draft.host(), &record).map(|()| taken));
         match taken {
             Ok((taken, dumped)) => {
-                dumped.note(&mut record);
                 let stop = Stop {
                     record,
                     copy: dumped.copy,

@@ -6,7 +6,7 @@
 //!                                         ├─ page fault: the pages around it, from `pages-N.img` (`content`), or zeros
 //!                                         ├─ fork, mremap, munmap, madvise: the same is done to what is missing
 //!                                         └─ nothing to answer: what earlier restores have waited for (`learnt`) and the working set,
-//!                                            read before there was a place for it (`pages`), then pages in the order of addresses
+//!                                            read before there was a place for it (`process_pages`), then pages in the order of addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
 //! ```
 //! This takes the place of `criu lazy-pages`, with the same socket. That one waits for ever for pages of a mapping that the
@@ -26,8 +26,8 @@ mod content;
 mod hold;
 mod learnt;
 mod missing;
-mod pages;
 mod process;
+mod process_pages;
 mod server;
 mod sys;
 

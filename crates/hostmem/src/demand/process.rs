@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::learnt::Learnt;
 use super::missing::Run;
-use super::pages::{Content, Pages};
+use super::process_pages::{Content, ProcessPages};
 use super::sys::{self, Answer, Message};
 use crate::PAGE;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ pub struct Process {
     /// Its number in the image, or that of the process that has made it.
     pid: u32,
     uffd: OwnedFd,
-    pages: Pages,
+    pages: ProcessPages,
     /// Pages that threads wait for, and could not get yet.
     waited: Vec<u64>,
     /// What was moved away from: the kernel will say that it is unmapped, when something else may be there already.
@@ -74,7 +74,7 @@ pub struct Process {
 
 impl Process {
     /// The process that CRIU knows as `pid`, which has been made.
-    pub fn new(pages: Pages, pid: u32, uffd: OwnedFd) -> Self {
+    pub fn new(pages: ProcessPages, pid: u32, uffd: OwnedFd) -> Self {
         Self {
             pid,
             uffd,
@@ -201,7 +201,7 @@ impl Process {
         self.pages.is_unread()
     }
 
-    /// See [`Pages::read_ahead`].
+    /// See [`ProcessPages::read_ahead`].
     ///
     /// # Errors
     /// As there.

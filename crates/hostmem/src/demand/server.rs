@@ -19,8 +19,8 @@ use rustix::net::{
 use super::bytes::{DONE, HELD, receive_byte};
 use super::content::PageFiles;
 use super::learnt::Learnt;
-use super::pages::Pages;
 use super::process::{BUFFER, Outcome, Process};
+use super::process_pages::ProcessPages;
 use crate::error::{Error, Result};
 use crate::working_set;
 
@@ -53,7 +53,7 @@ pub struct Server {
     /// What earlier restores have learnt, and processes of this one that have ended.
     learnt: Learnt,
     /// Those of processes that CRIU has not begun to make, by their number.
-    prepared: BTreeMap<u32, Pages>,
+    prepared: BTreeMap<u32, ProcessPages>,
     /// How many bytes have been read before there was a place for them.
     ahead: u64,
     /// The socket, or the connection, while CRIU restores.
@@ -137,7 +137,7 @@ impl Server {
         let known: BTreeSet<u32> = known.into_iter().chain(self.learnt.processes()).collect();
         for pid in known {
             // What is wrong is told when CRIU has made the process.
-            let pages = Pages::new(&self.dir, &*self.files, &self.learnt, pid);
+            let pages = ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid);
             self.prepared.extend(pages.ok().map(|it| (pid, it)));
         }
     }
@@ -207,7 +207,7 @@ impl Server {
                 None => {
                     let mut others = self.prepared.values_mut();
                     let other = others.find(|it| it.is_unread());
-                    other.map_or(Ok(0), Pages::read_ahead)
+                    other.map_or(Ok(0), ProcessPages::read_ahead)
                 }
             };
             // What is wrong is told when it is brought.
@@ -226,7 +226,7 @@ impl Server {
     /// Whether something is to be read before there is a place for it.
     fn reads(&self) -> bool {
         let made = self.processes.iter().any(Process::is_unread);
-        let unread = made || self.prepared.values().any(Pages::is_unread);
+        let unread = made || self.prepared.values().any(ProcessPages::is_unread);
         unread && self.restored.is_none() && self.ahead < MOST_AHEAD
     }
 
@@ -348,7 +348,7 @@ impl Server {
                 let pid = pid as u32;
                 let pages = match self.prepared.remove(&pid) {
                     Some(pages) => Ok(pages),
-                    None => Pages::new(&self.dir, &*self.files, &self.learnt, pid),
+                    None => ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid),
                 };
                 match pages {
                     Ok(pages) => self.processes.push(Process::new(pages, pid, uffd)),

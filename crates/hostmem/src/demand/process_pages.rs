@@ -17,7 +17,7 @@ use crate::working_set::{self, WINDOW};
 
 /// The pages of a process.
 #[derive(Debug)]
-pub struct Pages {
+pub struct ProcessPages {
     content: Arc<dyn PageBytes>,
     pub(super) missing: Missing,
     /// What is to be brought before anything that is not waited for, in that order.
@@ -28,7 +28,7 @@ pub struct Pages {
     ahead: Ahead,
 }
 
-impl Pages {
+impl ProcessPages {
     /// Those of the process that CRIU knows as `pid`, from its files in `dir`, the bytes of its pages in `files`, and what earlier restores have
     /// learnt.
     ///

@@ -32,6 +32,11 @@ use crate::worker::texts;
 /// How often memory is copied again while the checkpoint waits for the devices.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// What CRIU says when the bytes of a connection that it reads are acknowledged meanwhile: it gets fewer than the kernel has counted.
+const RECV_FAILED: &str = "recv failed (";
+/// The end of such a failure's message.
+const ON_THEIR_WAY: &str = "were on their way";
+
 /// What has been prepared before the stop: a CRIU that is ready to dump, and copied memory.
 pub(super) struct Ahead {
     dumping: Dumping,
@@ -65,6 +70,11 @@ pub(crate) fn no_connection(why: &Unusable) -> Failure {
         Unusable::Moving(_) => failure.hint("try again"),
         Unusable::Files(_) => failure,
     }
+}
+
+/// Whether an attempt has failed because bytes of a TCP connection inside the session were between its ends: the next may succeed.
+pub(super) fn is_moving(failure: &Failure) -> bool {
+    failure.message.ends_with(ON_THEIR_WAY)
 }
 
 impl Ahead {
@@ -206,6 +216,9 @@ impl Taking<'_> {
         if bytes > 0 {
             info!(session = %self.session.name, bytes, "memory of processes that began meanwhile is that of their parents");
         }
+        note_folders(&host).or_fail(FailureKind::User, || {
+            format!("cannot write to `{}`", host.display())
+        })?;
         Ok(Dumped {
             stopped,
             copy,
@@ -223,9 +236,6 @@ impl Taking<'_> {
         record.connections = Some(connections.map_err(|e| no_connection(&e))?);
         clear_registrations(&host).or_fail(FailureKind::Internal, || {
             format!("cannot change `{}`", host.display())
-        })?;
-        note_folders(&host).or_fail(FailureKind::User, || {
-            format!("cannot write to `{}`", host.display())
         })?;
         // CRIU's log is no part of the image; the session keeps that of the last dump.
         self.keep_log();
@@ -309,6 +319,13 @@ impl Taking<'_> {
 
 /// Replaces a message of CRIU that users often meet by one that names the cause.
 pub(crate) fn explain(failure: Failure) -> Failure {
+    if failure.message.contains(RECV_FAILED) {
+        let message = format!(
+            "the program cannot be checkpointed: bytes of one of its TCP connections {ON_THEIR_WAY}"
+        );
+        let hint = format!("try again; {}", failure.hint);
+        return fail(FailureKind::NotCheckpointable, message).hint(hint);
+    }
     if !failure.message.contains("External socket is used") {
         return failure;
     }
@@ -318,4 +335,34 @@ pub(crate) fn explain(failure: Failure) -> Failure {
         failure.hint
     );
     fail(FailureKind::NotCheckpointable, message).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_on_their_way_are_a_reason_to_try_again_and_nothing_else_is() {
+        let ends = || crate::open_files::tcp::Ends {
+            own: ([127, 0, 0, 1], 7).into(),
+            other: ([127, 0, 0, 1], 8).into(),
+        };
+        let criu = |said: &str| explain(fail(FailureKind::NotCheckpointable, said).hint("its log"));
+        let moving = [
+            criu(
+                "CRIU cannot dump the program: recv failed (1750048, want 3000312): Resource temporarily unavailable",
+            ),
+            no_connection(&Unusable::Moving(ends())),
+        ];
+        for failure in moving {
+            assert!(is_moving(&failure), "{failure:?}");
+            assert!(failure.hint.starts_with("try again"), "{failure:?}");
+        }
+        let others = [
+            criu("CRIU cannot dump the program: no memory"),
+            criu("External socket is used"),
+            no_connection(&Unusable::Outside(ends())),
+        ];
+        assert!(!others.iter().any(is_moving));
+    }
 }

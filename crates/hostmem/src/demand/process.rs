@@ -196,17 +196,14 @@ impl Process {
         self.put(run, buffer)
     }
 
-    /// Whether there is something left for [`Self::read_ahead`].
+    /// Whether there is something left for [`ProcessPages::read_ahead`].
     pub fn is_unread(&self) -> bool {
         self.pages.is_unread()
     }
 
-    /// See [`ProcessPages::read_ahead`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn read_ahead(&mut self) -> io::Result<u64> {
-        self.pages.read_ahead()
+    /// Where its pages are.
+    pub fn pages(&mut self) -> &mut ProcessPages {
+        &mut self.pages
     }
 
     /// Whether there are pages to be brought by [`Self::begin`].

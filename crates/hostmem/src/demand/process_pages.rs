@@ -24,8 +24,9 @@ pub struct ProcessPages {
     pub(super) first: VecDeque<Range<u64>>,
     /// What of that is to be read.
     unread: VecDeque<Range<u64>>,
-    /// What of the content has been read.
+    /// What of the content has been read, and how many bytes that was.
     ahead: Ahead,
+    bytes_ahead: u64,
 }
 
 impl ProcessPages {
@@ -48,6 +49,7 @@ impl ProcessPages {
             unread: first.clone(),
             first,
             ahead: Ahead::default(),
+            bytes_ahead: 0,
         })
     }
 
@@ -59,12 +61,18 @@ impl ProcessPages {
             first: VecDeque::new(),
             unread: VecDeque::new(),
             ahead: Ahead::default(),
+            bytes_ahead: 0,
         }
     }
 
     /// Whether there is something left for [`Self::read_ahead`].
     pub fn is_unread(&self) -> bool {
         !self.unread.is_empty()
+    }
+
+    /// How many bytes [`Self::read_ahead`] has read.
+    pub fn bytes_ahead(&self) -> u64 {
+        self.bytes_ahead
     }
 
     /// Reads the content of the next window that comes first; returns how many bytes that was.
@@ -87,6 +95,7 @@ impl ProcessPages {
             self.ahead.insert(run.offset, content);
             all += bytes;
         }
+        self.bytes_ahead += all;
         Ok(all)
     }
 

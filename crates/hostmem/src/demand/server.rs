@@ -201,15 +201,12 @@ impl Server {
     /// Reads pages that come first, and brings them, while CRIU restores the processes.
     fn before(&mut self) -> Result<()> {
         if self.reads() {
-            let made = self.processes.iter_mut().find(|it| it.is_unread());
-            let read = match made {
-                Some(process) => process.read_ahead(),
-                None => {
-                    let mut others = self.prepared.values_mut();
-                    let other = others.find(|it| it.is_unread());
-                    other.map_or(Ok(0), ProcessPages::read_ahead)
-                }
-            };
+            let made = self.processes.iter_mut().map(Process::pages);
+            let all = made.chain(self.prepared.values_mut());
+            let unread = all.filter(|it| it.is_unread());
+            // That of which least was read: many ranks get the same.
+            let next = unread.min_by_key(|it| it.bytes_ahead());
+            let read = next.map_or(Ok(0), ProcessPages::read_ahead);
             // What is wrong is told when it is brought.
             self.ahead += read.unwrap_or(MOST_AHEAD);
         }

@@ -185,6 +185,52 @@ fn connections_are_as_before_in_a_program_that_goes_on() -> Result<()> {
     scene.close()
 }
 
+/// Two processes, of which one sends blocks to the other as fast as that takes them.
+const STREAMING: &str = "
+SIZE = 8 << 20
+client, accepted = pair()
+if os.fork() == 0:
+    block, number = bytearray(os.urandom(1024)) * (SIZE // 1024), 0
+    while client.recv(1) == b'x':
+        block[:8] = number.to_bytes(8, 'little')
+        client.sendall(block)
+        number += 1
+    os._exit(0)
+number, first, bad = 0, None, 0
+while not os.path.exists(sys.argv[1]):
+    accepted.sendall(b'x')
+    block = b''
+    while len(block) < SIZE:
+        block += accepted.recv(SIZE - len(block))
+    first = first or block[8:]
+    bad += block[:8] != number.to_bytes(8, 'little') or block[8:] != first
+    number += 1
+    if number == 10:
+        print('ready', flush=True)
+accepted.sendall(b'.')
+print('bad', bad, flush=True)
+";
+
+#[test]
+fn bytes_on_their_way_between_two_processes_fail_no_checkpoint_and_are_not_lost() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    run(&scene, "first", STREAMING, &[])?;
+    // About one attempt in ten finds such bytes.
+    for number in 0..20 {
+        fermata.checkpoint("first", &format!("image-{number}"), Mode::Snapshot)?;
+    }
+    fermata.kill("first")?;
+    scene
+        .try_restore("image-19", "second")?
+        .success("fermata restore")?;
+    std::fs::write(go(&scene)?, "")?;
+    fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(log.ends_with("bad 0\n"), "{log}");
+    scene.close()
+}
+
 const UNIX: &str = "
 a, b = socket.socketpair()
 a.send(b'within')

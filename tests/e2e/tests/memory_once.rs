@@ -147,6 +147,53 @@ fn memory_that_a_program_has_not_changed_is_there_once() -> Result<()> {
     scene.close()
 }
 
+/// Waits until a restore has kept what its program has waited for.
+fn learnt(scene: &Scene, image: &str) -> Result<PathBuf> {
+    let profile = scene.fermata().image(image).join("host/profile");
+    wait_until("a restore has kept what it has learnt", || {
+        Ok(profile.exists())
+    })?;
+    Ok(profile)
+}
+
+#[test]
+fn what_a_restored_program_has_waited_for_is_kept_and_handed_on_and_harms_nobody() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    filled(&scene)?;
+    taken(&scene, "image")?;
+    restore(&scene, "image", "again", &[])?.success("restore")?;
+    let profile = learnt(&scene, "image")?;
+    ensure!(
+        fs::read(&profile)?.starts_with(b"FERMLRNT"),
+        "another profile"
+    );
+    // An image of the restored program begins with it.
+    fermata.checkpoint("again", "next", Mode::Auto)?;
+    let handed = fermata.image("next").join("host/profile");
+    ensure!(fs::read(&handed)? == fs::read(&profile)?, "not handed on");
+    fermata.kill("again")?;
+    // It is no part of what is checked, and one that is of no use changes nothing.
+    let whole = fs::read(&profile)?;
+    let profiles = [&whole[..], &whole[..whole.len() / 2], &[0xff; 64]];
+    for (bytes, name) in profiles.into_iter().zip(["whole", "half", "other"]) {
+        fs::write(&profile, bytes)?;
+        fermata
+            .call(&["images", "verify", "image"])?
+            .success("verify")?;
+        restore(&scene, "image", name, &[])?.success("restore")?;
+        check_whole(&scene, name)?;
+    }
+    fs::remove_file(&profile)?;
+    std::os::unix::fs::symlink("/dev/zero", &profile)?;
+    restore(&scene, "image", "last", &[])?.success("restore")?;
+    check_whole(&scene, "last")?;
+    for image in ["image", "next"] {
+        fermata.call(&["images", "rm", image])?.success("rm")?;
+    }
+    scene.close()
+}
+
 /// The place of a page in the packs: the pack, and the offset of the page there.
 fn place_of(scene: &Scene, page: u32) -> Result<(PathBuf, usize)> {
     let image = scene.fermata().image("image");

@@ -42,7 +42,7 @@ STEPS = {
     "green": 1000,
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "ddp_reduces": 400,
-    "fsdp": 15, "tensor": 8,
+    "fsdp": 15, "ddp_language": 15, "tensor": 8,
     "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 600, "mpi_direct": 2000,
 }
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
@@ -51,12 +51,12 @@ LONG = {
     "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 40000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 200000,
-    "ddp_reduces": 12000, "fsdp": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60, "halves": 12000, "replicas": 12000,
-    "mpi": 8000, "mpi_direct": 12000,
+    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60,
+    "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
-    ("ranks", "ranks_8", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "ddp_reduces", "fsdp", "tensor"), 60)
+    ("ranks", "ranks_8", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "ddp_reduces", "ddp_language", "fsdp", "tensor"), 60)
 # Steps of these are too long, or too few, for what the software GPU can do in the time.
 SOFT_STEPS = {"static": 20, "static12": 20, "numba": 20, "mpi": 3, "mpi_direct": 3}
 GIB = 1 << 30

@@ -334,6 +334,10 @@ def fsdp(steps):
     over_nccl("fsdp", steps)
 
 
+def ddp_language(steps):
+    over_nccl("replicated", steps)
+
+
 def tensor(steps):
     over_nccl("tensor", steps)
 
@@ -461,7 +465,7 @@ PROGRAMS = {
     it.__name__: it
     for it in (
         resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, green, loader, nccl, ranks, ranks_8, ddp,
-        ddp_shm, ddp_8, ddp_graph, ddp_reduces, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
+        ddp_shm, ddp_8, ddp_graph, ddp_reduces, ddp_language, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }
 

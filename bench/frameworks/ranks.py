@@ -76,6 +76,24 @@ def reduces(steps):
     dist.destroy_process_group()
 
 
+def learn(torch, report, dist, model, whole):
+    """Each rank trains a language model of 0.9 billion parameters on words of its own; `whole` makes a parameter whole."""
+    import llama
+
+    torch.manual_seed(100 + dist.get_rank())
+    words = torch.randint(0, llama.NEARLY_ONE.words, (2, 257), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        loss = torch.nn.functional.cross_entropy(model(words[:, :-1]).float().flatten(0, 1), words[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step, lambda: programs.bytes_of(torch, [whole(it) for it in list(model.parameters())[:8]]))
+    dist.destroy_process_group()
+
+
 def fsdp(steps):
     """0.9 billion parameters in shards: gathered before each layer, gradients reduced into shards."""
     torch, report, dist = begin(steps)
@@ -87,18 +105,18 @@ def fsdp(steps):
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     for part in (*model.layers, model):
         fully_shard(part, mesh=mesh)
-    torch.manual_seed(100 + dist.get_rank())
-    words = torch.randint(0, llama.NEARLY_ONE.words, (2, 257), device="cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    learn(torch, report, dist, model, lambda it: it.full_tensor())
 
-    def step():
-        loss = torch.nn.functional.cross_entropy(model(words[:, :-1]).float().flatten(0, 1), words[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-    report.run(step, lambda: programs.bytes_of(torch, [it.full_tensor() for it in list(model.parameters())[:8]]))
-    dist.destroy_process_group()
+def replicated(steps):
+    """0.9 billion parameters on every rank; gradients are averaged."""
+    torch, report, dist = begin(steps)
+    import llama
+
+    model = llama.build(llama.NEARLY_ONE)
+    model = torch.nn.parallel.DistributedDataParallel(
+        model, device_ids=[torch.cuda.current_device()], gradient_as_bucket_view=True)
+    learn(torch, report, dist, model, lambda it: it)
 
 
 def tensor(steps):
@@ -124,4 +142,4 @@ def tensor(steps):
 
 
 if __name__ == "__main__":
-    {it.__name__: it for it in (train, graph, reduces, fsdp, tensor)}[sys.argv[1]](int(sys.argv[2]))
+    {it.__name__: it for it in (train, graph, reduces, fsdp, replicated, tensor)}[sys.argv[1]](int(sys.argv[2]))

@@ -47,6 +47,10 @@ const PROGRAMS: &[(&str, &str)] = &[
         "two ranks, eight all-reduces of 4 KiB to 64 MiB over NCCL",
     ),
     (
+        "ddp_language",
+        "two ranks, DDP of 0.9 billion parameters, over NCCL",
+    ),
+    (
         "fsdp",
         "two ranks, FSDP of 0.9 billion parameters, over NCCL",
     ),

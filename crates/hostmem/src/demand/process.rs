@@ -272,7 +272,8 @@ impl Process {
         if !self.pages.missing.contains(page) {
             return self.zero(page);
         }
-        if !self.forked && self.missed.len() < REMEMBERED {
+        let again = self.missed.last() == Some(&page);
+        if !self.forked && !again && self.missed.len() < REMEMBERED {
             self.missed.push(page);
         }
         while let Some(run) = self.pages.missing.around(page, AROUND) {

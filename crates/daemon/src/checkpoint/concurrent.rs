@@ -20,7 +20,6 @@ use super::halt::workers_of;
 use super::parts::Parts;
 use super::sum::{Progress, longest, sum};
 use super::taking::Taking;
-use crate::agent::bring_back::bring_back;
 use crate::failure::{OrFail, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record;
@@ -135,9 +134,7 @@ impl Taking<'_> {
             ..Parts::new(stop.record, mode(way))
         };
         if then == Then::Run {
-            self.phases.time("reattach", || {
-                bring_back(self.daemon, self.session, &parts.parked)
-            })?;
+            parts.resume(self.daemon, self.session, &self.phases)?;
             parts.resumed = true;
             parts.count_stop();
             parts.release();

@@ -1,5 +1,6 @@
 //! Ends a checkpoint: lets the program go on, writes what the workers have read, and commits the draft as an image.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::user::{Checkpointed, Then, Totals};
@@ -13,10 +14,12 @@ use super::sum::{Progress, sum};
 use super::taking::Taking;
 use crate::agent::bring_back::{Parked, bring_back};
 use crate::criu::dump::HeldTree;
+use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::helpers::namespace;
 use crate::host::{pages, stored};
 use crate::parallel::all_at_once;
+use crate::phases::Phases;
 use crate::progress::Report;
 use crate::session::Session;
 use crate::worker::unexpected;
@@ -27,6 +30,19 @@ const FINISH_TIME: Duration = Duration::from_secs(600);
 const STOP_TIME: Duration = Duration::from_secs(15);
 
 impl Parts {
+    /// Lets the program go on, unless it does.
+    pub(super) fn resume(
+        &self,
+        daemon: &Arc<Daemon>,
+        session: &Arc<Session>,
+        phases: &Phases,
+    ) -> Result<()> {
+        match self.resumed {
+            false => phases.time("reattach", || bring_back(daemon, session, &self.parked)),
+            true => Ok(()),
+        }
+    }
+
     /// Waits until the workers have written what they have read.
     fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
         if !self.saved {
@@ -37,15 +53,6 @@ impl Parts {
 }
 
 impl Taking<'_> {
-    /// Lets the program go on, unless it does.
-    fn resume(&self, parts: &Parts) -> Result<()> {
-        let back = || bring_back(self.daemon, self.session, &parts.parked);
-        match parts.resumed {
-            false => self.phases.time("reattach", back),
-            true => Ok(()),
-        }
-    }
-
     /// Lets the program go on, then finishes and commits the image; or finishes, commits, and ends the program (`Then::Stop`).
     pub(super) fn finish(
         self,
@@ -54,7 +61,7 @@ impl Taking<'_> {
         report: &mut Report<'_>,
     ) -> Result<Checkpointed> {
         let resumed = match then {
-            Then::Run => self.resume(&parts),
+            Then::Run => parts.resume(self.daemon, self.session, &self.phases),
             Then::Stop => Ok(()),
         };
         parts.count_stop();
@@ -108,8 +115,8 @@ impl Taking<'_> {
                     warn!(session = %session.name, "nor is there an image: {}", failure.message);
                     return Err(first);
                 }
-                if then == Then::Stop && !parts.resumed {
-                    phases.time("reattach", || bring_back(daemon, session, &parts.parked))?;
+                if then == Then::Stop {
+                    parts.resume(daemon, session, &phases)?;
                 }
                 return Err(failure);
             }

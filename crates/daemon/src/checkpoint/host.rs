@@ -230,7 +230,7 @@ impl Taking<'_> {
     /// much memory the kernel takes tens of milliseconds to list its connections.
     pub(super) fn complete(&self, record: &mut Record) -> Result<()> {
         let (host, root) = (self.draft.host(), self.root.pid);
-        // Where it has closed an end since that nobody in the session has, it may be taken for closed.
+        // An end that a process outside the session has closed since the dump counts as closed.
         let elsewhere = |ends| live::is_held_elsewhere(ends, &proc::tree(root));
         let connections = dumped::settle(&host, self.tcp_close, elsewhere);
         record.connections = Some(connections.map_err(|e| no_connection(&e))?);

@@ -71,7 +71,9 @@ fn learnt_in(folder: &Path) -> Learnt {
 pub fn keep(learnt: &Learnt, dir: &Path, memory: &Memory) {
     // It is advice, and either folder may be gone, or not be ours to write.
     let _ = write_profile(dir, &learnt.encode());
-    if let Ok(image) = Image::open(&memory.image)
+    // Of many instances of an image most learn nothing new.
+    if learnt_in(&memory.image.join(HOST)) != *learnt
+        && let Ok(image) = Image::open(&memory.image)
         && let Ok(_held) = image.hold()
     {
         let _ = write_profile(&image.host(), &learnt.encode());

@@ -18,9 +18,7 @@ use std::time::Duration;
 use rustix::fs::RenameFlags;
 
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
-use super::manifest::{
-    FileRecord, HOST, HOST_PROFILE, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name,
-};
+use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
@@ -149,11 +147,10 @@ impl Draft {
     fn is_profile(&self, path: &str) -> bool {
         let folder = match path.strip_suffix(PROFILE) {
             Some("") => return true,
-            _ if path == HOST_PROFILE => return true,
             Some(folder) => folder.strip_suffix('/'),
             None => None,
         };
-        folder.is_some_and(|folder| self.parts.iter().any(|part| part == folder))
+        folder.is_some_and(|folder| folder == HOST || self.parts.iter().any(|part| part == folder))
     }
 
     /// Completes the image: seals the folder if that has not been done, writes the manifest, and

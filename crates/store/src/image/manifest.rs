@@ -36,8 +36,6 @@ pub const STATE: &str = "state";
 pub const CHUNKS: &str = "chunks";
 /// Name of the folder of the host process.
 pub const HOST: &str = "host";
-/// Path of what restores have learnt of the memory of processes, as [`PROFILE`].
-pub const HOST_PROFILE: &str = "host/profile";
 /// Path of the chunk table with the memory of processes.
 pub const HOST_CHUNKS: &str = "host/chunks";
 

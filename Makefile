@@ -76,6 +76,7 @@ parts:
 	RUST_TEST_THREADS=$(CORES) $(CARGO) test --workspace --locked --exclude fermata-e2e
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick --jobs $(CORES)
+	build/test/e2e runtimes --jobs $(CORES)
 
 # In the profile of cargo's own tests, and all that cargo will be asked for at once: asked for a part, it chooses other features
 # of libraries, and compiles them, and what uses them, again.
@@ -84,6 +85,7 @@ compiled: ASKED := --workspace --lib --bins --tests --examples
 compiled: HASHES := --workspace
 compiled: lint build
 	$(BUILT)/xtask check
+	$(MAKE) --no-print-directory -j$(CORES) -C programs runtimes OUT=$(CURDIR)/build/programs
 
 # What the tests run besides, which arrives while the rest is compiled.
 others:

@@ -43,7 +43,7 @@ STEPS = {
     "compiled": 200, "loader": 300, "encoder": 100, "unet": 100, "resnet": 60, "language": 60, "generation": 12,
     "ranks": 200, "ranks_8": 20, "ddp": 300, "ddp_shm": 300, "ddp_8": 20, "ddp_graph": 60, "ddp_reduces": 400,
     "fsdp": 15, "ddp_language": 15, "tensor": 8,
-    "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 600, "mpi_direct": 2000,
+    "language_compiled": 30, "language_3b": 30, "generation_3b": 8, "halves": 300, "replicas": 200, "mpi": 600, "mpi_direct": 2000,
 }
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
 # longer, there are fewer (`--seconds`).
@@ -51,14 +51,16 @@ LONG = {
     "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 40000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
     "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 200000,
-    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 300, "tensor": 150, "language_3b": 150, "generation_3b": 60,
-    "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
+    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 300, "tensor": 150, "language_compiled": 400, "language_3b": 150,
+    "generation_3b": 60, "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.
-SLOW = {"language_3b": 120, "generation_3b": 45} | dict.fromkeys(
+SLOW = {"language_compiled": 90, "language_3b": 120, "generation_3b": 45} | dict.fromkeys(
     ("ranks", "ranks_8", "ddp", "ddp_shm", "ddp_8", "ddp_graph", "ddp_reduces", "ddp_language", "fsdp", "tensor"), 60)
 # Steps of these are too long, or too few, for what the software GPU can do in the time.
 SOFT_STEPS = {"static": 20, "static12": 20, "numba": 20, "mpi": 3, "mpi_direct": 3}
+# Seconds that a run has for its last steps, after the last checkpoint.
+ENDING = 30
 GIB = 1 << 30
 
 
@@ -281,8 +283,8 @@ class Journey:
             self.daemon.told("images", "rm", image)
 
 
-def interrupted(runner, name, mode, straight, limit, given):
-    """Checkpointed at random steps of one run, killed and restored each time."""
+def interrupted(runner, name, mode, straight, limit, until, given):
+    """Checkpointed at random steps of one run, killed and restored each time; at no further step after `until`."""
     steps = runner.steps(name, runner.long)
     every = max(1, steps // 200)
     printed = range(every, steps * 3 // 4, every)
@@ -292,7 +294,7 @@ def interrupted(runner, name, mode, straight, limit, given):
     try:
         journey.start()
         for step in chosen:
-            if not journey.checkpoint(step):
+            if time.time() > until or not journey.checkpoint(step):
                 break
         digest = journey.end()
         if digest != straight["digest"] and "repeats" not in straight:
@@ -379,14 +381,18 @@ def main():
         given.report.write_text(json.dumps(report, indent=1))
 
     try:
-        straight = {}
+        straight, runs = {}, len(given.checkpoints) * len(given.modes)
         for name in given.checkpoints:
             for mode in given.modes:
                 def act(limit):
                     if name not in straight:
                         straight[name] = runner.straight(name, min(limit, 200))
-                    return interrupted(runner, name, mode, straight[name], min(limit, 120), given)
+                    # Each run that is still to come has the same share of the time left, of which it needs some to end.
+                    now = time.time()
+                    until = now + max(0, (end - now) / runs - ENDING)
+                    return interrupted(runner, name, mode, straight[name], min(limit, 120), until, given)
                 part(f"{name}, {mode}", max(40, SLOW.get(name, 0)) + 4 * given.moments, report["checkpoints"], act)
+                runs -= 1
         for name in given.only:
             needs = max(20, SLOW.get(name, 0)) * given.turns
             part(name, needs, report["programs"],

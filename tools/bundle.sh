@@ -17,6 +17,8 @@ stage=$tree/bundle
 rm -rf "$stage"
 trap 'rm -rf "$stage"' EXIT
 sh tools/stage-tree.sh "$tree" "$stage/$name" bin lib programs bench include python share
+# Programs for other runtimes are for tests.
+rm -rf "$stage/$name/programs/"*-shared "$stage/$name/programs/"*-cuda1[12] "$stage/$name/programs/runtime"
 cp LICENSE "$stage/$name/"
 sh tools/stage-pages.sh "$stage/$name"
 

@@ -147,17 +147,18 @@ def generation(steps):
     report.run(step, lambda: [it.cpu().numpy() for it in tokens])
 
 
-def language_3b(steps):
-    """Three billion parameters, each layer compiled; 24 GB with gradients and AdamW's state."""
+def compiled_language(steps, of):
+    """Trains a model of the size that `of` takes from `llama`, each layer compiled."""
     torch, report = torch_report(steps)
     import llama
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    model = llama.build(llama.BILLIONS)
+    size = of(llama)
+    model = llama.build(size)
     for layer in model.layers:
         layer.compile()
-    words = torch.randint(0, llama.BILLIONS.words, (2, 513), device="cuda")
+    words = torch.randint(0, size.words, (2, 513), device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step():
@@ -166,6 +167,16 @@ def language_3b(steps):
         optimizer.zero_grad()
 
     report.run(step, lambda: bytes_of(torch, list(model.parameters())[:8]))
+
+
+def language_compiled(steps):
+    """0.9 billion parameters."""
+    compiled_language(steps, lambda llama: llama.NEARLY_ONE)
+
+
+def language_3b(steps):
+    """Three billion parameters; 24 GB with gradients and AdamW's state."""
+    compiled_language(steps, lambda llama: llama.BILLIONS)
 
 
 def generation_3b(steps):
@@ -464,7 +475,8 @@ def numba(steps):
 PROGRAMS = {
     it.__name__: it
     for it in (
-        resnet, encoder, language, generation, language_3b, generation_3b, unet, graph, green, loader, nccl, ranks, ranks_8, ddp,
+        resnet, encoder, language, generation, language_compiled, language_3b, generation_3b, unet, graph, green, loader, nccl,
+        ranks, ranks_8, ddp,
         ddp_shm, ddp_8, ddp_graph, ddp_reduces, ddp_language, fsdp, tensor, halves, replicas, compiled, jax, cupy, triton, numba,
     )
 }

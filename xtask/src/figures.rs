@@ -21,6 +21,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("unet", "U-Net-like, training, bf16"),
     ("language", "language model, 8 layers, training"),
     (
+        "language_compiled",
+        "0.9 billion parameters, compiled layers, training",
+    ),
+    (
         "language_3b",
         "language model, 3 billion parameters, training",
     ),

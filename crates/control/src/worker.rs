@@ -43,7 +43,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use fermata_terms::{
-    LoadCheck, Miss, Pace, PrefetchOrder, Stall, Step, Timeline, Validate, Validation, Way,
+    CopyCheck, LoadCheck, Miss, Pace, PrefetchOrder, Stall, Step, Timeline, Validate, Validation,
+    Way,
 };
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +110,9 @@ pub enum ToWorker {
         /// The image folder being written; the worker writes `state` and `chunks` there.
         #[serde(with = "crate::text::path")]
         image: PathBuf,
+        /// How copies are checked.
+        #[serde(default)]
+        check: CopyCheck,
     },
     /// Wait until what the last Save has captured is written and synced.
     Finish,

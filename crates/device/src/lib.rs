@@ -81,5 +81,5 @@ pub use processes::{ProcessStand, UuidPair};
 pub use resident::{MemoryKind, Resident};
 pub use textures::Texels;
 pub use transfer::{CopyEngine, Direction, HostEnd, InFlight};
-pub use window::{SLICE, SharedSpan, Span, Window};
+pub use window::{SharedSpan, Span, Window};
 pub use words::PinnedWords;

@@ -20,8 +20,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{ContextHandle, Driver, DriverError};
 
-/// Bytes registered with the driver in one call.
-pub const SLICE: u64 = 64 << 20;
+/// Bytes registered with the driver in one call; see [`slice_end`].
+const SLICE: u64 = 64 << 20;
+
+/// Where the slice ends that begins at `from`, in a window of `len` bytes. The last one may have half as many bytes more: a call
+/// of its own would take as long for a few pages.
+fn slice_end(from: u64, len: u64) -> u64 {
+    match len - from {
+        left if left < SLICE + SLICE / 2 => len,
+        _ => from + SLICE,
+    }
+}
 
 /// See the module.
 pub struct Window {
@@ -30,7 +39,7 @@ pub struct Window {
     file: File,
     address: u64,
     len: u64,
-    /// Registered from the front up to here; a multiple of [`SLICE`] or the whole length.
+    /// Registered from the front up to here, the end of a slice.
     registered: AtomicU64,
     /// Ranges in use, by offset: length, and readers or 0 for one exclusive user.
     uses: Mutex<BTreeMap<u64, (u64, u32)>>,
@@ -99,15 +108,16 @@ impl Window {
         if from >= self.len {
             return Ok(false);
         }
-        let bytes = SLICE.min(self.len - from);
+        let end = slice_end(from, self.len);
+        let bytes = end - from;
         self.driver.set_current(self.context)?;
         // SAFETY: the range is mapped by this object, which unregisters it before it unmaps.
         unsafe {
             self.driver
                 .register_range((self.address + from) as *mut u8, bytes as usize)?;
         }
-        self.registered.store(from + bytes, Ordering::Release);
-        Ok(from + bytes < self.len)
+        self.registered.store(end, Ordering::Release);
+        Ok(end < self.len)
     }
 
     fn take(self: &Arc<Self>, offset: u64, len: u64, share: bool) -> Option<Range> {
@@ -160,7 +170,7 @@ impl Drop for Window {
         while at < self.registered() {
             let start = (self.address + at) as *mut u8;
             left |= self.driver.unregister_range(start).is_err();
-            at += SLICE;
+            at = slice_end(at, self.len);
         }
         // What is still registered is left to the driver.
         if !left {
@@ -195,7 +205,8 @@ impl Range {
         let mut at = self.offset;
         std::iter::from_fn(move || {
             let from = at;
-            at = ((from / SLICE + 1) * SLICE).min(end);
+            // Also right within what the last slice has more.
+            at = slice_end(from / SLICE * SLICE, self.window.len).min(end);
             (from < end).then(|| (self.window.address + from, at - from))
         })
     }
@@ -249,5 +260,38 @@ impl std::ops::Deref for SharedSpan {
 
     fn deref(&self) -> &[u8] {
         self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_a_window_and_the_last_is_never_short() {
+        for len in [
+            1,
+            SLICE,
+            SLICE + 4096,
+            4 * SLICE + 4096,
+            4 * SLICE + SLICE / 2,
+        ] {
+            let (mut at, mut ends) = (0, Vec::new());
+            while at < len {
+                at = slice_end(at, len);
+                ends.push(at);
+            }
+            let wanted = (len / SLICE).max(1) + u64::from(len % SLICE >= SLICE / 2);
+            assert_eq!((at, ends.len() as u64), (len, wanted), "{len}");
+            // As a part of it is cut, wherever in a slice it begins.
+            for from in [0, len / 2, len - 1] {
+                let end = slice_end(from / SLICE * SLICE, len);
+                assert_eq!(
+                    ends.iter().find(|it| **it > from),
+                    Some(&end),
+                    "{len} {from}"
+                );
+            }
+        }
     }
 }

@@ -13,14 +13,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, OFlags};
 
+use crate::direct::BLOCK;
 use crate::format::PackId;
 use crate::{Result, Store, StoreError, index, is_memory, room, sync};
 
 /// One part of so many of the host's memory is left to programs, whatever size a file system in memory has.
 const LEFT: u64 = 16;
 
-/// Bytes of a ready file.
-pub const READY_BYTES: u64 = 256 << 20;
+/// Bytes of a ready file: the header's block, and 64 of the chunks that device memory is stored in. So a file that is full of those
+/// is not cut when it is published: in memory that takes 0.5 to 1 ms of a stop for 4 MiB that some process has mapped.
+pub const READY_BYTES: u64 = (256 << 20) + BLOCK as u64;
 
 impl Store {
     /// Makes packs ready until at least `bytes` are; returns the bytes that are ready then. `0` only

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::case::Device;
+use crate::tree::Tree;
 
 const DIGESTS: &str = include_str!("../../../programs/digests.txt");
 
@@ -156,6 +157,22 @@ pub fn find(name: &str) -> Option<Program> {
             ..listed(plain)?
         })
     })
+}
+
+/// Every program of `tree` that is built for another runtime than the others (`NAME-RUNTIME`), by name.
+///
+/// # Errors
+/// When the tree cannot be read.
+pub fn of_runtimes(tree: &Tree) -> Result<Vec<Program>> {
+    let folder = tree.programs();
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("`{}`", folder.display()))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut found: Vec<Program> = names
+        .filter(|name| name.contains('-'))
+        .filter_map(|name| find(&name))
+        .collect();
+    found.sort_unstable_by_key(|program| program.name);
+    Ok(found)
 }
 
 /// The digest recorded for a program with its default options, whichever runtime it is built for.

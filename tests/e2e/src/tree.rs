@@ -45,12 +45,17 @@ impl Tree {
         self.root.join("lib/criu/criu")
     }
 
+    /// The folder of our programs.
+    pub fn programs(&self) -> PathBuf {
+        self.root.join("programs")
+    }
+
     /// Program `name` of ours.
     ///
     /// # Errors
     /// When it was not built.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        let path = self.root.join("programs").join(name);
+        let path = self.programs().join(name);
         if !path.exists() {
             bail!("no program `{}`; run `make programs`", path.display());
         }

@@ -5,6 +5,7 @@
 //! it was: keyed, at memory speed, never stored.
 
 mod scratch;
+mod sums;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -329,26 +330,20 @@ impl Params {
     }
 }
 
-/// The change hash as the kernel computes it, on the CPU: the reference for tests and for host memory.
+/// The change hash as the kernel computes it, on the CPU: for what has been copied.
 ///
 /// `block` is at most [`CHANGE_BLOCK`] bytes; what is missing counts as zeros.
 pub fn change_hash(block: &[u8], key: &[u8; CHANGE_KEY_BYTES]) -> [u8; 16] {
-    let word = |bytes: &[u8], at: usize| {
-        let mut raw = [0; 4];
-        for (to, from) in raw.iter_mut().zip(bytes.iter().skip(at)) {
-            *to = *from;
+    let sums = match block.try_into() {
+        Ok(block) => sums::sums(block, key),
+        Err(_) => {
+            let mut whole = Box::new([0; CHANGE_BLOCK as usize]);
+            for (to, from) in whole.iter_mut().zip(block) {
+                *to = *from;
+            }
+            sums::sums(&whole, key)
         }
-        u32::from_le_bytes(raw)
     };
-    let mut sums = [0u64; 2];
-    for at in (0..CHANGE_BLOCK as usize).step_by(8) {
-        let message = [word(block, at), word(block, at + 4)];
-        for (pass, sum) in sums.iter_mut().enumerate() {
-            let left = message[0].wrapping_add(word(key, at + 16 * pass));
-            let right = message[1].wrapping_add(word(key, at + 16 * pass + 4));
-            *sum = sum.wrapping_add(u64::from(left).wrapping_mul(u64::from(right)));
-        }
-    }
     let mut out = [0; 16];
     out[..8].copy_from_slice(&sums[0].to_le_bytes());
     out[8..].copy_from_slice(&sums[1].to_le_bytes());

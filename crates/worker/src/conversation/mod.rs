@@ -298,7 +298,11 @@ impl Worker {
                 hold(self.serving.as_ref(), asked)
             }
             ToWorker::Detach => self.detach(),
-            ToWorker::Save { store, image } => self.save(&store, &image),
+            ToWorker::Save {
+                store,
+                image,
+                check,
+            } => self.save(&store, &image, check),
             ToWorker::Finish => self.finish(),
             ToWorker::Load {
                 store,

@@ -1,7 +1,7 @@
 //! `e2e`: crosses programs, devices, protocols and moments.
 //!
-//! `e2e quick` is the selection that CI runs; `e2e matrix` takes filters and
-//! writes a JSON report; `e2e straight` only runs the programs; `e2e deaths` has
+//! `e2e quick` and `e2e runtimes` are the selections that CI runs; `e2e matrix` takes
+//! filters and writes a JSON report; `e2e straight` only runs the programs; `e2e deaths` has
 //! program, worker and daemon die at every step of every protocol; `e2e adversary`
 //! harms images, processes, disks and sockets in ways drawn from a seed.
 
@@ -38,6 +38,8 @@ struct Cli {
 enum Verb {
     /// A few programs at two moments each on the software GPU
     Quick(Common),
+    /// Every program with each further runtime it was built for (`make -C programs runtimes`), with one protocol each in turn
+    Runtimes(Common),
     /// Every selected program at many moments
     Matrix {
         #[command(flatten)]
@@ -141,21 +143,19 @@ impl Verb {
                 } else {
                     select(&common)?
                 };
-                let (content, ptx) = (Validate::Content, Validate::Ptx);
-                let modes = [
-                    (Mode::Stop, 0, content),
-                    (Mode::Snapshot, 0, content),
-                    (Mode::Cow, POOL, content),
-                    (Mode::Cow, 0, content),
-                    (Mode::Cow, POOL, ptx),
-                    (Mode::Recopy, 0, Validate::Both),
-                ]
-                .map(|(mode, pool, validate)| Protocol {
-                    mode,
-                    pool,
-                    validate,
-                });
-                run_matrix(&tree, &common, &chosen, (1, At::Steps), &modes)
+                run_matrix(&tree, &common, &chosen, (1, At::Steps), &|_| {
+                    quick_protocols().to_vec()
+                })
+            }
+            Self::Runtimes(common) => {
+                let chosen = if common.programs.is_empty() {
+                    programs::of_runtimes(&tree)?
+                } else {
+                    select(&common)?
+                };
+                let protocols = quick_protocols();
+                let of = |nth: usize| vec![protocols[nth % protocols.len()]];
+                run_matrix(&tree, &common, &chosen, (1, At::Steps), &of)
             }
             Self::Matrix {
                 common,
@@ -164,15 +164,30 @@ impl Verb {
                 modes,
                 pools,
                 validate,
-            } => run_matrix(
-                &tree,
-                &common,
-                &select(&common)?,
-                (moments, at),
-                &crossed(&modes, &pools, &validate),
-            ),
+            } => {
+                let protocols = |_| crossed(&modes, &pools, &validate);
+                run_matrix(&tree, &common, &select(&common)?, (moments, at), &protocols)
+            }
         }
     }
+}
+
+/// Each way to copy and to validate once.
+fn quick_protocols() -> [Protocol; 6] {
+    let (content, ptx) = (Validate::Content, Validate::Ptx);
+    [
+        (Mode::Stop, 0, content),
+        (Mode::Snapshot, 0, content),
+        (Mode::Cow, POOL, content),
+        (Mode::Cow, 0, content),
+        (Mode::Cow, POOL, ptx),
+        (Mode::Recopy, 0, Validate::Both),
+    ]
+    .map(|(mode, pool, validate)| Protocol {
+        mode,
+        pool,
+        validate,
+    })
 }
 
 fn select(common: &Common) -> Result<Vec<Program>> {
@@ -286,12 +301,13 @@ fn run_deaths(jobs: usize, only: &str) -> bool {
     all > 0 && failed == 0
 }
 
+/// Runs each of `programs` with the protocols that `protocols` gives for its number.
 fn run_matrix(
     tree: &Tree,
     common: &Common,
     programs: &[Program],
     moments: (usize, At),
-    protocols: &[Protocol],
+    protocols: &dyn Fn(usize) -> Vec<Protocol>,
 ) -> Result<bool> {
     let begun = Instant::now();
     let prepared = in_parallel(programs, common.jobs, |program| {
@@ -304,11 +320,17 @@ fn run_matrix(
     });
     let mut work = Vec::new();
     let mut reports = Vec::new();
-    for (program, prepared) in programs.iter().zip(prepared) {
+    for (nth, (program, prepared)) in programs.iter().zip(prepared).enumerate() {
         match prepared {
             Ok((reference, calls)) => {
                 let moments = (moments.0, calls);
-                work.push(cases(common, *program, moments, protocols, &reference));
+                work.push(cases(
+                    common,
+                    *program,
+                    moments,
+                    &protocols(nth),
+                    &reference,
+                ));
             }
             Err(error) => {
                 let lost = Moment {

@@ -190,7 +190,7 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
 }
 
 /// What is known of a piece before it is copied, and its seal if there is a key and it is long enough for one.
-pub(crate) type Found = (Digest, Option<Seal>);
+pub(crate) type Hashed = (Digest, Option<Seal>);
 
 /// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known, with seals if there is a `key`: the device
 /// hashes the next part while `act` copies the one before. No other work may run on the devices.
@@ -201,7 +201,7 @@ pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
     key: Option<&SealKey>,
-    act: impl FnOnce(&mut dyn Iterator<Item = Found>) -> R,
+    act: impl FnOnce(&mut dyn Iterator<Item = Hashed>) -> R,
 ) -> R {
     if !live.device_hashes {
         return act(&mut std::iter::repeat_n(
@@ -336,8 +336,8 @@ impl Kernels {
         digests
     }
 
-    /// The digests of some pieces, one each, and with a `key` their seals; see [`Found`].
-    fn sealed(&mut self, plan: &[Piece], key: Option<&SealKey>) -> Vec<Found> {
+    /// The digests of some pieces, one each, and with a `key` their seals; see [`Hashed`].
+    fn sealed(&mut self, plan: &[Piece], key: Option<&SealKey>) -> Vec<Hashed> {
         let mut seals = vec![None; plan.len()];
         if let Some(key) = key {
             for (device, hasher) in &self.by_device {

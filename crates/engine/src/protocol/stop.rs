@@ -14,7 +14,7 @@ use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
-use crate::digest::{self, Found};
+use crate::digest::{self, Hashed};
 use crate::files::publish;
 use crate::records::Records;
 use crate::seal::SealKey;
@@ -163,7 +163,7 @@ fn take(
     if let Some(key) = &key {
         sink.seal_with(Arc::clone(key));
     }
-    let mut take = |found: &mut dyn Iterator<Item = Found>| {
+    let mut take = |found: &mut dyn Iterator<Item = Hashed>| {
         // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
         let found = std::iter::from_fn(|| {

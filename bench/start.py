@@ -36,18 +36,22 @@ PTX = b""".version 7.0
 \0"""
 
 
-def entry(kind, sm, payload):
+def entry(kind, sm, payload, version=(0, 0)):
+    """One as `fatbinary` of CUDA 13 writes it; `version`: of the text, without which the driver takes it for none."""
     payload += b"\0" * (-len(payload) % 8)
-    head = bytearray(64)
-    struct.pack_into("<HHIQ", head, 0, kind, 0x101, 64, len(payload))
-    struct.pack_into("<I", head, 0x1C, sm)
+    head = bytearray(0x50)
+    struct.pack_into("<HHIQ", head, 0, kind, 0x101, len(head), len(payload))
+    struct.pack_into("<IHHI", head, 0x14, 0x40, version[1], version[0], sm)
+    # For 64-bit addresses, on Linux.
+    struct.pack_into("<Q", head, 0x28, 0x11)
+    struct.pack_into("<Q", head, 0x40, 0x48)
     return bytes(head) + payload
 
 
 def make(path, mib):
     """A fat binary at OFFSET; its machine code is noise."""
     part = (mib << 20) // 4
-    body = [entry(2, sm, os.urandom(part)) for sm in (50, 52, 53, 61)] + [entry(1, 75, PTX)]
+    body = [entry(2, sm, os.urandom(part)) for sm in (50, 52, 53, 61)] + [entry(1, 75, PTX, (7, 0))]
     length = sum(len(it) for it in body)
     with open(path, "wb") as file:
         file.write(b"\0" * OFFSET + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, length))

@@ -1,20 +1,22 @@
 // Rewrites host memory at a rate and notes the longest time in which none of its threads ran; for `bench/hoststop.py`.
 //
-//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1] [--burst MIB]
+//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1] [--burst MIB] [--churn MIB]
 //
 // A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content. With `--burst` it also maps so much new
-// memory at once, fills it, and frees it a second later, again and again. One thread launches a
-// kernel every 10 ms, another one reads the clock without a pause. Prints `ready`, then, ten times a second: seconds since
-// the start, the longest gap between two readings of the clock since the last line in milliseconds, MB written since then.
+// memory at once, fills it, and frees it a second later, again and again; with `--churn` it holds so much in pieces of 32 MiB, the
+// oldest of which it replaces all the time. One thread launches a kernel every 10 ms, another one reads the clock without a pause.
+// Prints `ready`, then, ten times a second: seconds since the start, the longest gap between two readings of the clock since the
+// last line in milliseconds, MB written since then.
 #include <atomic>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 #include "fill.cuh"
 
-constexpr size_t STEP = 64 << 10, DEVICE_WORDS = (16 << 20) / 8;
+constexpr size_t STEP = 64 << 10, PIECE = 32 << 20, DEVICE_WORDS = (16 << 20) / 8;
 
 static double now() {
     timespec t;
@@ -38,13 +40,14 @@ int main(int argc, char **argv) {
     size_t mib = 1024, threads = 0, mappings = 0;
     double rate = 200;
     bool huge = false;
-    size_t burst = 0;
+    size_t burst = 0, churn = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!std::strcmp(argv[i], "--mib")) mib = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--rate")) rate = std::atof(argv[i + 1]);
         if (!std::strcmp(argv[i], "--threads")) threads = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--mappings")) mappings = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--huge")) huge = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--churn")) churn = std::atol(argv[i + 1]) << 20;
         if (!std::strcmp(argv[i], "--burst")) burst = std::atol(argv[i + 1]) << 20;
     }
     uint64_t *data;
@@ -73,6 +76,19 @@ int main(int argc, char **argv) {
             while (rate > 0 && done > (now() - begun) * rate * 1e6) usleep(100);
             for (size_t i = 0; i < STEP; i += 8) *reinterpret_cast<uint64_t *>(memory + at + i) += i;
             written += STEP;
+        }
+    }).detach();
+
+    if (churn) std::thread([&] {
+        std::deque<void *> kept;
+        for (int fill = 1;; fill++) {
+            void *made = mmap(nullptr, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (made == MAP_FAILED) std::abort();
+            std::memset(made, fill, PIECE);
+            kept.push_back(made);
+            if (kept.size() * PIECE <= churn) continue;
+            munmap(kept.front(), PIECE);
+            kept.pop_front();
         }
     }).detach();
 

@@ -2,11 +2,14 @@
 //!
 //! | of a process | left out | its content |
 //! | --- | --- | --- |
-//! | that is tracked | mappings that are tracked, and those with little in them | [`crate::Tracker::last`] copies it |
+//! | that is tracked | mappings that are tracked, those with little in them, and those too young to be tracked, as far as there is room | [`crate::Tracker::last`] copies it |
 //! | that has begun since | pages that it still has in common with the tracked process that has forked it | in that one's copy |
 //!
 //! **Little**: CRIU asks the kernel for the pages of each mapping, and writes each run of pages by itself, some microseconds each
 //! time. A process with a thousand libraries has thousands of both, and a copy of all takes less.
+//!
+//! **Young**: a program that makes new mappings all the time, as one that gathers weights on the host, has much in mappings that cannot
+//! be tracked yet. Several threads read it into memory that has been prepared, faster than CRIU writes it.
 //!
 //! **In common**: the kernel gives parent and child the same frame of memory at the same address until one of them writes (copy
 //! on write), and `/proc/PID/pagemap` tells the frame.
@@ -21,7 +24,7 @@ use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::maps::{self, Kind, Mapping};
-use crate::scan::{self, Pagemap};
+use crate::scan::{self, Pagemap, Pages};
 use crate::threads::side_by_side;
 
 /// Mappings with less content than this are not tracked: they are copied in the stop.
@@ -33,12 +36,17 @@ const LEAST: u64 = 8 * PAGE;
 /// The most threads that look at frames, which takes each 0.1 us a page.
 const MOST_THREADS: usize = 8;
 
+/// Less in a young mapping is CRIU's.
+const WORTH: u64 = 1 << 20;
+
 /// What the passes over the memory of a running process know of its mappings.
 #[derive(Debug, Clone)]
 pub struct Known {
     pub(crate) pid: u32,
     pub(crate) tracked: RangeSet<u64>,
     pub(crate) little: HashSet<Mapping>,
+    /// Bytes that the last pass has room for of mappings that are young.
+    pub(crate) room: u64,
 }
 
 impl Known {
@@ -47,15 +55,15 @@ impl Known {
         self.pid
     }
 
-    /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are tracked still, and
-    /// those that had and have little in them. The process stands still.
+    /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are tracked still,
+    /// those that had and have little in them, and other anonymous ones that there is room for. The process stands still.
     ///
     /// # Errors
     /// It has ended, or may not be examined.
     pub fn left_out(&self) -> io::Result<Vec<Range<u64>>> {
         let mappings = maps::read(self.pid)?;
         let mut pagemap = Pagemap::open(self.pid)?;
-        let mut left_out = Vec::new();
+        let (mut left_out, mut room) = (Vec::new(), self.room);
         let may_be_tracked = |it: &Mapping| self.tracked.overlaps(&it.range);
         let had_little = |it: &Mapping| self.little.contains(it);
         // The kernel is asked once for those with little in them that follow each other.
@@ -67,15 +75,26 @@ impl Known {
             let (first, last) = (&group[0], &group[group.len() - 1]);
             if may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
                 left_out.push(first.range.clone());
-            } else if had_little(first) {
-                // The program may have put another one in its place, or filled it.
-                let pages = pagemap.content(&(first.range.start..last.range.end))?;
-                let bytes = |it| -> u64 {
-                    let own = scan::own(&pages, it);
-                    own.map(|it| it.end - it.start).sum()
-                };
-                let little = group.iter().filter(|it| bytes(it) < LITTLE);
-                left_out.extend(little.map(|it| it.range.clone()));
+                continue;
+            }
+            if !had_little(first) && (first.kind == Kind::File || room < WORTH) {
+                continue;
+            }
+            // The program may have put another one in its place, or filled it.
+            let pages = pagemap.content(&(first.range.start..last.range.end))?;
+            // A mapping that another tracks cannot be copied.
+            let is_free = !pages.iter().any(Pages::are_tracked);
+            for mapping in group {
+                let own = scan::own(&pages, mapping);
+                let bytes: u64 = own.map(|it| it.end - it.start).sum();
+                let may_come = is_free && mapping.kind == Kind::Anonymous;
+                let has_room = may_come && (WORTH..=room).contains(&bytes);
+                if has_room {
+                    room -= bytes;
+                }
+                if has_room || bytes < LITTLE && had_little(mapping) {
+                    left_out.push(mapping.range.clone());
+                }
             }
         }
         Ok(left_out)

@@ -106,6 +106,8 @@ pub struct Tracker {
     slots: Slots,
     /// Where copies are kept first, if they are.
     overlay: Option<Overlay>,
+    /// Where the last pass keeps what is in young mappings, if CRIU is to leave some out.
+    young: Option<Overlay>,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
     seen: HashMap<Mapping, Seen>,
@@ -130,6 +132,7 @@ impl Tracker {
             protection: Protection::new(uffd),
             slots: Slots::new(file),
             overlay: None,
+            young: None,
             unsure: RangeSet::new(),
             seen: mappings.into_iter().map(|it| (it, Seen::at(now))).collect(),
             little: HashSet::new(),
@@ -149,6 +152,14 @@ impl Tracker {
     pub fn keep_in_memory(&mut self, bytes: u64, threads: usize) {
         if bytes > 0 && self.overlay.is_none() {
             self.overlay = Overlay::new(bytes, threads).ok();
+        }
+    }
+
+    /// Has the last pass read so many bytes of mappings that are too young to be tracked, by up to `threads` threads; they are written
+    /// when the process runs on. Without that memory they are CRIU's.
+    pub fn make_room(&mut self, bytes: u64, threads: usize) {
+        if bytes > 0 && self.young.is_none() {
+            self.young = Overlay::new(bytes, threads).ok();
         }
     }
 
@@ -181,6 +192,7 @@ impl Tracker {
             pid: self.pid,
             tracked: self.protection.registered().clone(),
             little: self.little.clone(),
+            room: self.young.as_ref().map_or(0, Overlay::room),
         }
     }
 
@@ -204,8 +216,8 @@ impl Tracker {
         for (_, written) in &tracked {
             self.copy(&memory, written)?;
         }
-        let pages = others.iter().flat_map(|(_, it)| it).cloned();
-        self.copy(&memory, &pages.collect::<Vec<_>>())?;
+        let pages: Vec<_> = others.iter().flat_map(|(_, it)| it).cloned().collect();
+        self.copy_by(|it| &mut it.young, &memory, &pages)?;
         if !self.unsure.is_empty() {
             let failed = Error::kernel("read all memory", self.pid);
             return Err(failed(io::ErrorKind::Other.into()));
@@ -297,7 +309,7 @@ impl Tracker {
     /// The copy cannot be written.
     pub fn release(mut self, extents: Vec<Extent>) -> Result<Copied> {
         drop(self.protection);
-        if let Some(overlay) = self.overlay {
+        for overlay in [self.overlay, self.young].into_iter().flatten() {
             let flushed = overlay.flush(&mut self.slots);
             flushed.map_err(Error::copy("write", self.pid))?;
         }
@@ -342,7 +354,7 @@ impl Tracker {
                 seen.since = now;
             }
             if replaced || !settled {
-                *young += content(pagemap, &mapping).unwrap_or(0);
+                *young += scan::content(pagemap, &mapping).unwrap_or(0);
             } else if tracked == Some(false) {
                 self.judge(pagemap, &mapping, &mut worth);
             }
@@ -363,7 +375,7 @@ impl Tracker {
 
     /// Adds a mapping that is not tracked to `worth` or to those with little in them. One that cannot be examined is CRIU's.
     fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) {
-        let Ok(bytes) = content(pagemap, mapping) else {
+        let Ok(bytes) = scan::content(pagemap, mapping) else {
             return;
         };
         if bytes < LITTLE {
@@ -460,8 +472,10 @@ impl Tracker {
 
     fn forget(&mut self, range: &Range<u64>) {
         self.slots.forget(range);
-        if let Some(overlay) = &mut self.overlay {
-            overlay.forget(range);
+        for overlay in [&mut self.overlay, &mut self.young] {
+            if let Some(overlay) = overlay {
+                overlay.forget(range);
+            }
         }
     }
 
@@ -476,17 +490,29 @@ impl Tracker {
 
     /// Copies `ranges`; the bytes copied.
     fn copy(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {
-        let Some(overlay) = &mut self.overlay else {
+        self.copy_by(|it| &mut it.overlay, memory, ranges)
+    }
+
+    /// Copies `ranges` into this memory, if it is there, and what has no room to the file; the bytes copied.
+    fn copy_by(
+        &mut self,
+        overlay: fn(&mut Self) -> &mut Option<Overlay>,
+        memory: &Memory,
+        ranges: &[Range<u64>],
+    ) -> Result<u64> {
+        let Some((placed, others)) = overlay(self).as_mut().map(|it| it.place(ranges)) else {
             return self.copy_to_file(memory, ranges);
         };
-        let (placed, others) = overlay.place(ranges);
         let mut copied = 0;
         for (range, _) in &placed {
             self.slots.reserve(range);
             copied += range.end - range.start;
         }
         let mut missing = Vec::new();
-        let read = overlay.read(memory, placed, &mut missing);
+        let read = match overlay(self) {
+            Some(overlay) => overlay.read(memory, placed, &mut missing),
+            None => Ok(()),
+        };
         read.map_err(Error::kernel("read the memory", self.pid))?;
         self.miss(missing);
         Ok(copied + self.copy_to_file(memory, &others)?)
@@ -533,12 +559,6 @@ impl Tracker {
         self.miss(missing);
         Ok(bytes)
     }
-}
-
-/// Bytes of the process's own in a mapping.
-fn content(pagemap: &mut Pagemap, mapping: &Mapping) -> io::Result<u64> {
-    let pages = pagemap.private(&mapping.range, mapping.kind)?;
-    Ok(pages.iter().map(|it| it.range.end - it.range.start).sum())
 }
 
 /// Whether all of `part` is in `range`.

@@ -302,6 +302,7 @@ fn churns(huge: &str) {
         let first = tracker.pass().expect("a pass").bytes;
         assert!(first >= 24 << 20, "{first} bytes in the first pass");
         tracker.keep_in_memory(memory, 3);
+        tracker.make_room(memory / 2, 3);
         for _ in 0..passes {
             std::thread::sleep(Duration::from_millis(40));
             let bytes = tracker.pass().expect("a pass").bytes;
@@ -526,6 +527,29 @@ fn what_is_tracked_no_longer_and_what_has_been_filled_is_not_left_out() {
         let extents = tracker.last(&left_out).expect("the rest is copied");
         let extents = extents.expect("it lives");
         assert!(bytes_of(&extents) < BYTES);
+    }
+}
+
+#[test]
+fn what_has_just_been_made_is_left_out_as_far_as_there_is_room() {
+    for first in [BYTES, PAGE] {
+        for (room, expected) in [(0, 0), (BYTES - PAGE, 0), (BYTES + BYTES / 2, 1)] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let mut program = Program::start(dir.path(), RENEWS, &[&first.to_string()]);
+            let mut tracker = track(&program);
+            tracker.pass().expect("a pass");
+            tracker.make_room(room, 2);
+            renew(&mut program);
+            program.stop();
+            let left_out = tracker.known().left_out().expect("examined");
+            let new = left_out.iter().filter(|it| it.end - it.start == BYTES);
+            assert_eq!(new.count(), expected, "{first} {room}");
+            let extents = tracker.last(&left_out).expect("the rest is copied");
+            let extents = extents.expect("it lives");
+            assert_eq!(bytes_of(&extents) >= BYTES, expected == 1);
+            let copied = tracker.release(extents).expect("the copy is written");
+            check_equal(program.pid(), &copied.file, &copied.extents);
+        }
     }
 }
 

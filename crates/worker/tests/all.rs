@@ -17,6 +17,7 @@ mod deferred;
 mod descriptors;
 mod first_use;
 mod freed;
+mod graph_batches;
 mod greens;
 mod images;
 mod lost;

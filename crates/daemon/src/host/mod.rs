@@ -8,7 +8,7 @@
 //! ```
 //! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
 //! that are left.
-//! The last pass also copies mappings that are not tracked, where there is little in them. A process that cannot be tracked, and
+//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. A process that cannot be tracked, and
 //! one that came later, is dumped by CRIU inside the stop, but for pages that it still has in common with the tracked process that
 //! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
 //! is taken again without it.
@@ -49,8 +49,8 @@ const MOST_PASSES: u32 = 24;
 const SHRINKS: u64 = 9;
 /// So many of those that copy into memory, one after the other, and further ones would get no closer either.
 const MOST_IN_VAIN: u32 = 3;
-/// More memory than this in mappings that have just been made is waited for before the stop, so many times: CRIU would dump it in
-/// the stop, at about 2 GB/s.
+/// More memory than this in mappings that have just been made is waited for before the stop, so many times; and room is made for what
+/// comes: CRIU would dump it in the stop, at about 2 GB/s.
 const YOUNG: u64 = 32 << 20;
 const MOST_WAITS: u32 = 3;
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
@@ -84,6 +84,8 @@ struct ProcessCopy {
     tracker: Tracker,
     /// What the last pass has found.
     passed: Passed,
+    /// The most that a pass has found in mappings that had just been made.
+    most_young: u64,
     /// The exact copy, once the program has been stopped.
     exact: Option<Vec<Extent>>,
     /// Whether its last pass has begun and not come to its end, and why not, if that is known.
@@ -211,8 +213,13 @@ impl HostCopy {
     }
 
     /// As [`Self::converge`], and again once mappings with much in them, which the program has just made, have settled; unless it
-    /// goes on to make as many.
+    /// goes on to make as many, for which there is room then.
     pub fn converge_and_settle(&mut self) {
+        self.wait_for_young();
+        self.make_room();
+    }
+
+    fn wait_for_young(&mut self) {
         self.converge(&mut |_| {});
         for _ in 0..MOST_WAITS {
             let young = self.young();
@@ -229,6 +236,21 @@ impl HostCopy {
     fn young(&mut self) -> u64 {
         let copies = self.processes.iter_mut().map(|it| it.copy.get_mut());
         copies.map(|it| it.passed.young).sum()
+    }
+
+    /// Makes room for as much as the program has had in mappings that it had just made, and half as much again.
+    fn make_room(&mut self) {
+        // The program stands still by then, and so do its threads.
+        let threads = cores().clamp(1, MOST_THREADS);
+        let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
+        for it in &mut self.processes {
+            let it = it.copy.get_mut();
+            if it.most_young > YOUNG {
+                let bytes = (it.most_young + it.most_young / 2).min(free);
+                free -= bytes;
+                it.tracker.make_room(bytes, threads);
+            }
+        }
     }
 
     /// Has what the program writes all the time kept in memory until it runs on; whether that is new.
@@ -261,6 +283,7 @@ impl HostCopy {
                 Ok(passed) => {
                     copied += passed.bytes;
                     it.passed = passed;
+                    it.most_young = it.most_young.max(passed.young);
                     true
                 }
                 // It has ended, or there is no space: CRIU says more.
@@ -488,6 +511,7 @@ fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> 
     let copy = ProcessCopy {
         tracker,
         passed: Passed::default(),
+        most_young: 0,
         exact: None,
         begun: false,
         why: None,

@@ -472,11 +472,8 @@ impl Tracker {
 
     fn forget(&mut self, range: &Range<u64>) {
         self.slots.forget(range);
-        for overlay in [&mut self.overlay, &mut self.young] {
-            if let Some(overlay) = overlay {
-                overlay.forget(range);
-            }
-        }
+        let overlays = [&mut self.overlay, &mut self.young].into_iter();
+        overlays.flatten().for_each(|it| it.forget(range));
     }
 
     /// Pages that are protected could not be read.

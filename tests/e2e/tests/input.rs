@@ -1,7 +1,8 @@
 //! Standard input of programs: what they get, and what becomes of it at a checkpoint.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -53,10 +54,10 @@ impl Beside {
         Ok((status, self.printed()?))
     }
 
-    fn printed(&mut self) -> Result<String> {
-        let mut text = Vec::new();
-        self.output.rewind()?;
-        self.output.read_to_end(&mut text)?;
+    fn printed(&self) -> Result<String> {
+        // Without moving the file's position, at which the command goes on to write.
+        let mut text = vec![0; usize::try_from(self.output.metadata()?.len())?];
+        self.output.read_exact_at(&mut text, 0)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }

@@ -43,8 +43,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use fermata_terms::{
-    CopyCheck, LoadCheck, Miss, Pace, PrefetchOrder, Stall, Step, Timeline, Validate, Validation,
-    Way,
+    LoadCheck, Miss, Pace, PrefetchOrder, Stall, Step, Timeline, Validate, Validation, Way,
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,9 +109,6 @@ pub enum ToWorker {
         /// The image folder being written; the worker writes `state` and `chunks` there.
         #[serde(with = "crate::text::path")]
         image: PathBuf,
-        /// How copies are checked.
-        #[serde(default)]
-        check: CopyCheck,
     },
     /// Wait until what the last Save has captured is written and synced.
     Finish,

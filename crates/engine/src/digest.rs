@@ -15,8 +15,7 @@ use parking_lot::Mutex;
 use crate::hashers::SharedHasher;
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Piece, Source};
-use crate::seal::{Seal, SealKey};
-use crate::{EngineError, Live, Site, seal};
+use crate::{EngineError, Live, Site};
 
 /// What is known of a piece before it is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,29 +188,22 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
     Ok(digests.into_inner())
 }
 
-/// What is known of a piece before it is copied, and its seal if there is a key and it is long enough for one.
-pub(crate) type Hashed = (Digest, Option<Seal>);
-
-/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known, with seals if there is a `key`: the device
-/// hashes the next part while `act` copies the one before. No other work may run on the devices.
+/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known: the device hashes the next part
+/// while `act` copies the one before. No other work may run on the devices.
 ///
 /// The first part is small, so that copies begin at once. Hashing a further part takes less time than copying the one
 /// before, because a device reads its memory many times as fast as a link does.
 pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
-    key: Option<&SealKey>,
-    act: impl FnOnce(&mut dyn Iterator<Item = Hashed>) -> R,
+    act: impl FnOnce(&mut dyn Iterator<Item = Digest>) -> R,
 ) -> R {
     if !live.device_hashes {
-        return act(&mut std::iter::repeat_n(
-            (Digest::Unknown, None),
-            plan.len(),
-        ));
+        return act(&mut std::iter::repeat_n(Digest::Unknown, plan.len()));
     }
     let mut kernels = Kernels::of(live, plan);
     let (first, rest) = plan.split_at(part(plan, FIRST_PART));
-    let found = kernels.sealed(first, key);
+    let digests = kernels.digests(first);
     let (give, parts) = std::sync::mpsc::sync_channel(1);
     let hash_rest = {
         let kernels = &mut kernels;
@@ -219,7 +211,7 @@ pub(crate) fn in_parts<R>(
             let (mut rest, mut wanted) = (rest, FIRST_PART * PART_GROWTH);
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(part(rest, wanted));
-                if give.send(kernels.sealed(now, key)).is_err() {
+                if give.send(kernels.digests(now)).is_err() {
                     // The receiver has ended: the digests are not needed any more.
                     return;
                 }
@@ -231,9 +223,9 @@ pub(crate) fn in_parts<R>(
         let thread = std::thread::Builder::new().name("hash".to_owned());
         let hashing = (!rest.is_empty()).then(|| thread.spawn_scoped(scope, hash_rest));
         // Without a thread the closure, and with it the sender, is dropped, and the rest is hashed where it arrives.
-        let unknown = std::iter::repeat((Digest::Unknown, None));
+        let unknown = std::iter::repeat(Digest::Unknown);
         drop(hashing);
-        act(&mut found
+        act(&mut digests
             .into_iter()
             .chain(parts.into_iter().flatten())
             .chain(unknown))
@@ -336,18 +328,6 @@ impl Kernels {
         digests
     }
 
-    /// The digests of some pieces, one each, and with a `key` their seals; see [`Hashed`].
-    fn sealed(&mut self, plan: &[Piece], key: Option<&SealKey>) -> Vec<Hashed> {
-        let mut seals = vec![None; plan.len()];
-        if let Some(key) = key {
-            for (device, hasher) in &self.by_device {
-                // What has no seal is checked by its digest.
-                let _ = enter_seals(&self.driver, (*device, hasher), plan, key, &mut seals);
-            }
-        }
-        self.digests(plan).into_iter().zip(seals).collect()
-    }
-
     /// Returns the kernels to the session. Those that have failed are dropped, so that the next use loads them again.
     fn settle(self, live: &mut Live) {
         for device in self.failed {
@@ -355,40 +335,6 @@ impl Kernels {
         }
         live.forget_current();
     }
-}
-
-/// Enters the seals of those pieces of `plan` that lie on a device and are long enough.
-///
-/// # Errors
-/// A driver error.
-fn enter_seals(
-    driver: &Driver,
-    (device, (context, hasher)): (u32, &SharedHasher),
-    plan: &[Piece],
-    key: &SealKey,
-    seals: &mut [Option<Seal>],
-) -> Result<(), DriverError> {
-    let (mut indices, mut ends) = (Vec::new(), Vec::new());
-    for (index, piece) in plan.iter().enumerate() {
-        if let Source::Device {
-            device: at,
-            address,
-        } = piece.source
-            && at == device
-            && address.is_multiple_of(16)
-            && piece.len as u64 >= seal::SHORTEST
-        {
-            indices.push(index);
-            ends.extend(Seal::ends((address.raw(), piece.len as u64)));
-        }
-    }
-    driver.set_current(*context)?;
-    let mut hasher = hasher.lock();
-    let hashes = hasher.changes(&ends, key.bytes())?;
-    for (index, seal) in indices.into_iter().zip(Seal::of(hashes)) {
-        seals[index] = Some(seal);
-    }
-    Ok(())
 }
 
 /// The hash kernels of a device that has a context, loaded if need be.

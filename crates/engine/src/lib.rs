@@ -28,7 +28,6 @@ mod profile;
 pub mod protocol;
 mod records;
 pub mod restore;
-mod seal;
 mod share;
 mod sink;
 mod site;

@@ -216,12 +216,6 @@ pub fn own(pages: &[Pages], mapping: &Mapping) -> impl Iterator<Item = Range<u64
     own.map(move |it| it.range.start.max(start)..it.range.end.min(end))
 }
 
-/// Bytes of the process's own in a mapping.
-pub fn content(pagemap: &mut Pagemap, mapping: &Mapping) -> io::Result<u64> {
-    let pages = pagemap.private(&mapping.range, mapping.kind)?;
-    Ok(pages.iter().map(|it| it.range.end - it.range.start).sum())
-}
-
 /// The question for pages of the process's own in a mapping of this kind, and for these categories of them.
 fn with_content(kind: Kind, categories: u64) -> ScanArgument {
     let not = not_own(kind);

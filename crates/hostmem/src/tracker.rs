@@ -217,7 +217,10 @@ impl Tracker {
             self.copy(&memory, written)?;
         }
         let pages: Vec<_> = others.iter().flat_map(|(_, it)| it).cloned().collect();
-        self.copy_by(|it| &mut it.young, &memory, &pages)?;
+        match self.young {
+            Some(_) => self.copy_by(|it| &mut it.young, &memory, &pages)?,
+            None => self.copy(&memory, &pages)?,
+        };
         if !self.unsure.is_empty() {
             let failed = Error::kernel("read all memory", self.pid);
             return Err(failed(io::ErrorKind::Other.into()));
@@ -354,7 +357,7 @@ impl Tracker {
                 seen.since = now;
             }
             if replaced || !settled {
-                *young += scan::content(pagemap, &mapping).unwrap_or(0);
+                *young += content(pagemap, &mapping).unwrap_or(0);
             } else if tracked == Some(false) {
                 self.judge(pagemap, &mapping, &mut worth);
             }
@@ -375,7 +378,7 @@ impl Tracker {
 
     /// Adds a mapping that is not tracked to `worth` or to those with little in them. One that cannot be examined is CRIU's.
     fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) {
-        let Ok(bytes) = scan::content(pagemap, mapping) else {
+        let Ok(bytes) = content(pagemap, mapping) else {
             return;
         };
         if bytes < LITTLE {
@@ -497,19 +500,18 @@ impl Tracker {
         memory: &Memory,
         ranges: &[Range<u64>],
     ) -> Result<u64> {
-        let Some((placed, others)) = overlay(self).as_mut().map(|it| it.place(ranges)) else {
+        let Some(mut kept) = overlay(self).take() else {
             return self.copy_to_file(memory, ranges);
         };
+        let (placed, others) = kept.place(ranges);
         let mut copied = 0;
         for (range, _) in &placed {
             self.slots.reserve(range);
             copied += range.end - range.start;
         }
         let mut missing = Vec::new();
-        let read = match overlay(self) {
-            Some(overlay) => overlay.read(memory, placed, &mut missing),
-            None => Ok(()),
-        };
+        let read = kept.read(memory, placed, &mut missing);
+        *overlay(self) = Some(kept);
         read.map_err(Error::kernel("read the memory", self.pid))?;
         self.miss(missing);
         Ok(copied + self.copy_to_file(memory, &others)?)
@@ -556,6 +558,12 @@ impl Tracker {
         self.miss(missing);
         Ok(bytes)
     }
+}
+
+/// Bytes of the process's own in a mapping.
+fn content(pagemap: &mut Pagemap, mapping: &Mapping) -> io::Result<u64> {
+    let pages = pagemap.private(&mapping.range, mapping.kind)?;
+    Ok(pages.iter().map(|it| it.range.end - it.range.start).sum())
 }
 
 /// Whether all of `part` is in `range`.

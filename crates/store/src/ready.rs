@@ -21,7 +21,7 @@ use crate::{Result, Store, StoreError, index, is_memory, room, sync};
 const LEFT: u64 = 16;
 
 /// Bytes of a ready file: the header's block, and 64 of the chunks that device memory is stored in. So a file that is full of those
-/// is not cut when it is published: in memory that takes 0.5 to 1 ms of a stop for 4 MiB that some process has mapped.
+/// is not cut when it is published, which in memory takes the longer the more processes have it mapped (decision 009).
 pub const READY_BYTES: u64 = (256 << 20) + BLOCK as u64;
 
 impl Store {

@@ -25,17 +25,6 @@ choice! {
     }
 }
 
-/// How a save finds out whether a copy of device memory has arrived as it was, where the device has hashed that memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CopyCheck {
-    /// By the BLAKE3 of all its bytes, which is its name in the store: nothing gets a name that is not its own.
-    #[default]
-    Name,
-    /// By its ends, which tell that it has come to its place as a whole. That nothing between them has changed is found out when
-    /// it is used.
-    Seal,
-}
-
 /// Protocols that copy while the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {

@@ -17,7 +17,7 @@ mod choice;
 mod load;
 mod validation;
 
-pub use capture::{CopyCheck, Mode, Stall, Step, Then, Timeline, Way};
+pub use capture::{Mode, Stall, Step, Then, Timeline, Way};
 pub use choice::Choice;
 pub use load::{LoadCheck, Pace, PrefetchOrder};
 pub use validation::{Miss, Validate, Validation};

@@ -8,7 +8,7 @@ use crate::common::hold::COPIES;
 use crate::common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
 use fermata_abi::op::{Blob, FunctionId, ModuleId, Op};
-use fermata_control::worker::{CopyCheck, FromWorker, ToWorker, Validate, Way};
+use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
 /// A replayed graph whose kernel stores where no argument points is found by the kernel's instrumented form, whether
 /// the graph was there when the capture began or not, and foreseen the next time.
@@ -460,7 +460,6 @@ fn recopy_takes_written_chunks_again_and_no_others() {
     let FromWorker::Captured(totals) = scene.worker.ask(ToWorker::Save {
         store: store.into(),
         image: image.into(),
-        check: CopyCheck::Name,
     }) else {
         panic!("there is an image")
     };

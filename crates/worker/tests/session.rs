@@ -2,7 +2,7 @@
 
 use crate::common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
 use fermata_abi::op::{Address, EventId, FunctionId, Op, StreamId, StreamRef};
-use fermata_control::worker::{CopyCheck, FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 
 #[test]
 fn saved_data_and_objects_come_back_at_their_addresses() {
@@ -166,7 +166,6 @@ fn errors_are_told_as_cuda_tells_them() {
     let save = ToWorker::Save {
         store: "/nonexistent/store".into(),
         image: "/nonexistent".into(),
-        check: CopyCheck::Name,
     };
     let answer = worker.ask(save);
     assert!(

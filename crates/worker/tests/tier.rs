@@ -10,7 +10,7 @@ use crate::common::hold::COPIES;
 use crate::common::place::{Place, keep, keep_until};
 use crate::common::{PATIENCE, Worker};
 use fermata_control::worker::{
-    CopyCheck, Failure, FailureKind, FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker,
+    Failure, FailureKind, FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker,
 };
 use fermata_store::ChunkId;
 
@@ -26,19 +26,16 @@ fn verify(place: &Place, image: &str) {
 }
 
 fn load(worker: &mut Worker, place: &Place, image: &str) {
-    let loaded = ask_to_load(worker, place, image);
-    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
-}
-
-fn ask_to_load(worker: &mut Worker, place: &Place, image: &str) -> FromWorker {
-    worker.ask(ToWorker::Load {
+    let request = ToWorker::Load {
         store: place.store().into(),
         digests: crate::common::digests(image),
         image: image.to_owned().into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
         ignore_places: false,
-    })
+    };
+    let loaded = worker.ask(request);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
 }
 
 fn saved(worker: &mut Worker, place: &Place, image: &str) {
@@ -270,12 +267,8 @@ fn mapped_bytes(pid: u32) -> u64 {
     pages * 4096
 }
 
-/// A bit that changes between device and host: `flips` of the first copies, which arrive in ready packs if there is a `tier`.
-fn flipped(
-    tier: bool,
-    check: CopyCheck,
-    flips: &str,
-) -> (Place, String, FromWorker, Vec<(u64, Vec<u8>)>) {
+/// A bit that changes between device and host: `flips` of the first copies.
+fn flipped(tier: bool, flips: &str) -> (Place, String, FromWorker, Vec<(u64, Vec<u8>)>) {
     let place = Place::new();
     place.ready(1, 32 << 20);
     let mut worker = Worker::start_with(false, &[("FERMATA_SOFTGPU_FLIP_COPIES", flips)]);
@@ -287,7 +280,7 @@ fn flipped(
     let buffers = fill(&program);
     worker.detach(program);
     let image = place.image("image");
-    let answer = worker.save_checked(&place.store(), &image, check);
+    let answer = worker.save(&place.store(), &image);
     // Whatever came of it, the program goes on.
     let program = worker.attach();
     let some = program.read(buffers[2].0, 1000);
@@ -298,7 +291,7 @@ fn flipped(
 #[test]
 fn a_bit_flipped_on_every_copy_fails_the_save_and_leaves_no_chunk() {
     for tier in [false, true] {
-        let (place, image, answer, _) = flipped(tier, CopyCheck::Name, "1000000");
+        let (place, image, answer, _) = flipped(tier, "1000000");
         let FromWorker::Failed(failure) = &answer else {
             panic!("{answer:?}")
         };
@@ -315,7 +308,7 @@ fn a_bit_flipped_on_every_copy_fails_the_save_and_leaves_no_chunk() {
 #[test]
 fn a_bit_flipped_once_is_never_in_an_image() {
     for tier in [false, true] {
-        let (place, image, answer, buffers) = flipped(tier, CopyCheck::Name, "1");
+        let (place, image, answer, buffers) = flipped(tier, "1");
         // It is copied again, or found too late for that.
         if matches!(&answer, FromWorker::Failed(it) if it.message.contains("differs")) {
             continue;
@@ -325,19 +318,6 @@ fn a_bit_flipped_once_is_never_in_an_image() {
         let mut second = Worker::start_with(false, &[]);
         load(&mut second, &place, &image);
         check(&second.attach(), &buffers);
-    }
-}
-
-#[test]
-fn a_bit_flipped_between_the_ends_of_a_sealed_copy_is_found_before_it_is_used() {
-    for tier in [false, true] {
-        let (place, image, answer, _) = flipped(tier, CopyCheck::Seal, "1");
-        assert!(matches!(answer, FromWorker::Saved(_)), "{answer:?}");
-        let mut second = Worker::start_with(false, &[]);
-        let FromWorker::Failed(failure) = ask_to_load(&mut second, &place, &image) else {
-            panic!("damaged data was loaded")
-        };
-        assert_eq!(failure.kind, FailureKind::Damaged, "{failure:?}");
     }
 }
 
@@ -376,7 +356,6 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
             &ToWorker::Save {
                 store: store.into(),
                 image: image.into(),
-                check: CopyCheck::Name,
             },
             &[],
         )

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{Totals, WAITING};
-use fermata_control::worker::{CopyCheck, FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
 
@@ -127,8 +127,7 @@ impl Halt<'_> {
         })
     }
 
-    /// Has every worker save its part: chunks go to `store`, other files to the worker's folder in `folders`. `check` says how
-    /// copies are checked.
+    /// Has every worker save its part: chunks go to `store`, other files to the worker's folder in `folders`.
     ///
     /// # Errors
     /// The first failure of a worker.
@@ -136,7 +135,6 @@ impl Halt<'_> {
         &self,
         served: &[Served],
         (store, folders): (PathBuf, &[PathBuf]),
-        check: CopyCheck,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Totals> {
         let asked = Instant::now();
@@ -145,7 +143,6 @@ impl Halt<'_> {
             let save = ToWorker::Save {
                 store: store.clone(),
                 image: folders[at].clone(),
-                check,
             };
             let mut progress = |now, total| done.report("device", at, (now, total), report);
             match worker.request(&save, &[], STALL_TIME, &mut progress)? {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use fermata_control::user::{Mode, Waited};
-use fermata_control::worker::{CopyCheck, FailureKind};
+use fermata_control::worker::FailureKind;
 use parking_lot::Mutex;
 
 use super::host::{Ahead, Dumped};
@@ -45,9 +45,7 @@ impl Taking<'_> {
         report: &mut Report<'_>,
     ) -> Result<Parts> {
         let save = (self.daemon.paths.store(), &*self.folders);
-        let device = |report: &Mutex<&mut Report<'_>>| {
-            self.halt().save(served, save, CopyCheck::Name, report)
-        };
+        let device = |report: &Mutex<&mut Report<'_>>| self.halt().save(served, save, report);
         let (stop, device) = self.stop(served, copy, report, device)?;
         self.phases
             .moved("device", device.device_bytes + device.host_bytes);

@@ -8,10 +8,10 @@
 //! ```
 //! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
 //! that are left.
-//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. A process that cannot be tracked, and
-//! one that came later, is dumped by CRIU inside the stop, but for pages that it still has in common with the tracked process that
-//! has forked it: those are in that one's copy. If the copy fails, so does the dump that was to leave its pages out, and the dump
-//! is taken again without it.
+//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. A
+//! process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has in
+//! common with the tracked process that has forked it: those are in that one's copy. If the copy fails, so does the dump that was
+//! to leave its pages out, and the dump is taken again without it.
 
 mod chunks;
 mod helper;
@@ -242,15 +242,11 @@ impl HostCopy {
     fn make_room(&mut self) {
         // The program stands still by then, and so do its threads.
         let threads = cores().clamp(1, MOST_THREADS);
-        let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
-        for it in &mut self.processes {
-            let it = it.copy.get_mut();
-            if it.most_young > YOUNG {
-                let bytes = (it.most_young + it.most_young / 2).min(free);
-                free -= bytes;
-                it.tracker.make_room(bytes, threads);
-            }
-        }
+        let wanted = |it: &ProcessCopy| match it.most_young > YOUNG {
+            true => it.most_young + it.most_young / 2,
+            false => 0,
+        };
+        self.share_out(wanted, |tracker, bytes| tracker.make_room(bytes, threads));
     }
 
     /// Has what the program writes all the time kept in memory until it runs on; whether that is new.
@@ -260,18 +256,31 @@ impl HostCopy {
         }
         self.in_memory = true;
         let threads = threads();
+        // It may have written other pages by then.
+        let wanted = |it: &ProcessCopy| match it.passed.bytes > LITTLE {
+            true => it.passed.bytes + it.passed.bytes / 4,
+            false => 0,
+        };
+        self.share_out(wanted, |tracker, bytes| {
+            tracker.keep_in_memory(bytes, threads)
+        });
+        true
+    }
+
+    /// Gives each process the memory that it wants, as long as all of them together have no more than their part of what is
+    /// available.
+    fn share_out(
+        &mut self,
+        wanted: impl Fn(&ProcessCopy) -> u64,
+        give: impl Fn(&mut Tracker, u64),
+    ) {
         let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
         for it in &mut self.processes {
             let it = it.copy.get_mut();
-            // It may have written other pages by then.
-            let written = it.passed.bytes;
-            let bytes = (written + written / 4).min(free);
-            if written > LITTLE {
-                free -= bytes;
-                it.tracker.keep_in_memory(bytes, threads);
-            }
+            let bytes = wanted(it).min(free);
+            free -= bytes;
+            give(&mut it.tracker, bytes);
         }
-        true
     }
 
     /// Copies what was written since the last pass; the bytes copied.

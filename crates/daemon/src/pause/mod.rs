@@ -16,7 +16,7 @@ mod resume;
 use std::sync::Arc;
 
 use fermata_control::user::{self, SessionState};
-use fermata_control::worker::{CopyCheck, FailureKind};
+use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -209,9 +209,7 @@ fn take(
     let kept = halt.let_go(served).and_then(|()| {
         {
             let report = Mutex::new(&mut *report);
-            // Nobody else refers to the entry's chunks, and the program waits for the last one to be checked.
-            let save = || halt.save(served, (store, &folders), CopyCheck::Seal, &report);
-            phases.time("device", save)?;
+            phases.time("device", || halt.save(served, (store, &folders), &report))?;
         }
         let totals = phases.time("finish", || finished(&parked, report))?;
         phases.moved("device", totals.device_bytes + totals.host_bytes);

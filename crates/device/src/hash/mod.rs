@@ -1,8 +1,8 @@
 //! Hashing device memory where it is, by our own kernels (folder `kernels/`).
 //!
 //! Two hashes for two questions. [`Hasher::blake3`] names content: the digest the CPU gives for the
-//! same bytes. [`Hasher::changes`] tells, within one checkpoint or pause, whether a 64 KiB block is still
-//! what it was, or has come as it was: keyed, at memory speed, never stored.
+//! same bytes. [`Hasher::changes`] tells, within one checkpoint, whether a 64 KiB block is still what
+//! it was: keyed, at memory speed, never stored.
 
 mod scratch;
 
@@ -329,37 +329,30 @@ impl Params {
     }
 }
 
-/// The change hash as the kernel computes it, on the CPU: for what has been copied.
+/// The change hash as the kernel computes it, on the CPU: the reference for tests and for host memory.
 ///
 /// `block` is at most [`CHANGE_BLOCK`] bytes; what is missing counts as zeros.
 pub fn change_hash(block: &[u8], key: &[u8; CHANGE_KEY_BYTES]) -> [u8; 16] {
-    let missing = (CHANGE_BLOCK as usize).saturating_sub(block.len());
-    let (whole, rest) = block.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let pairs = || {
-        let zeros = std::iter::repeat_n([0; 8], missing / 8);
-        let last = (!rest.is_empty()).then_some(last);
-        whole.iter().copied().chain(last).chain(zeros)
+    let word = |bytes: &[u8], at: usize| {
+        let mut raw = [0; 4];
+        for (to, from) in raw.iter_mut().zip(bytes.iter().skip(at)) {
+            *to = *from;
+        }
+        u32::from_le_bytes(raw)
     };
-    let mut out = [0; 16];
-    for (pass, to) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // Each pass begins 16 bytes further in the key.
-        let keys = key[16 * pass..].as_chunks::<8>().0;
-        let sum = pairs().zip(keys).fold(0, |sum: u64, (pair, key)| {
-            sum.wrapping_add(product(pair, *key))
-        });
-        *to = sum.to_le_bytes();
+    let mut sums = [0u64; 2];
+    for at in (0..CHANGE_BLOCK as usize).step_by(8) {
+        let message = [word(block, at), word(block, at + 4)];
+        for (pass, sum) in sums.iter_mut().enumerate() {
+            let left = message[0].wrapping_add(word(key, at + 16 * pass));
+            let right = message[1].wrapping_add(word(key, at + 16 * pass + 4));
+            *sum = sum.wrapping_add(u64::from(left).wrapping_mul(u64::from(right)));
+        }
     }
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&sums[0].to_le_bytes());
+    out[8..].copy_from_slice(&sums[1].to_le_bytes());
     out
-}
-
-/// Of the two words of a pair, each with its word of the key added.
-fn product(pair: [u8; 8], key: [u8; 8]) -> u64 {
-    let (pair, key) = (u64::from_le_bytes(pair), u64::from_le_bytes(key));
-    let low = (pair as u32).wrapping_add(key as u32);
-    let high = ((pair >> 32) as u32).wrapping_add((key >> 32) as u32);
-    u64::from(low).wrapping_mul(u64::from(high))
 }
 
 #[cfg(test)]

@@ -120,8 +120,10 @@ fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<()
     let hosts = of(|source| matches!(source, Source::Host { .. }));
     sink.take_host(&site.live.hosts, &hosts, &|_| {})?;
     let arrays = of(|source| matches!(source, Source::Array { .. }));
-    let orders = arrays.into_iter();
-    let mut orders = orders.map(|piece| Order::new(piece, Digest::Unknown));
+    let mut orders = arrays.into_iter().map(|piece| Order {
+        piece,
+        digest: Digest::Unknown,
+    });
     sink.take(&mut orders, &mut |_| {})
 }
 
@@ -206,7 +208,10 @@ fn known_all(
     let (mut copied, mut aside) = (Aside::new(), Aside::new());
     let pieces = plan.iter().zip(digests).enumerate();
     for (at, (piece, digest)) in pieces.filter(|(_, (piece, _))| piece.is_on_device()) {
-        let order = Order::new(*piece, digest);
+        let order = Order {
+            piece: *piece,
+            digest,
+        };
         let (device, bytes, index) = (device_of(piece), piece.len as u64, watched.len());
         let is_shared = || site.session.sharing.shared.contains_key(&piece.buffer);
         let is_known = tools.sink.has(&order);

@@ -6,7 +6,6 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,14 +13,13 @@ use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
-use crate::digest::{self, Hashed};
+use crate::digest::{self, Digest};
 use crate::files::publish;
 use crate::records::Records;
-use crate::seal::SealKey;
 use crate::sink::{Behind, Order, Sink};
 use crate::steps::Steps;
 use crate::{EngineError, Live, Progress, Site, Summary, variables};
-use fermata_terms::{CopyCheck, Step};
+use fermata_terms::Step;
 
 /// A session whose bytes have been read; see [`capture`].
 pub struct Captured {
@@ -44,18 +42,18 @@ pub fn save(
     image: &Path,
     progress: Progress<'_>,
 ) -> Result<Summary, EngineError> {
-    capture(site, store, (None, CopyCheck::Name), image, progress)?.finish()
+    capture(site, store, None, image, progress)?.finish()
 }
 
 /// The first part of [`save`]: reads all bytes, so that the session may go on. The rest needs no device. Pieces that were
-/// copied `ahead` are copied again only if they have changed. `check` says how copies are checked.
+/// copied `ahead` are copied again only if they have changed.
 ///
 /// # Errors
 /// As [`save`].
 pub fn capture(
     site: &mut Site,
     store: &Store,
-    (ahead, check): (Option<Ahead>, CopyCheck),
+    ahead: Option<Ahead>,
     image: &Path,
     progress: Progress<'_>,
 ) -> Result<Captured, EngineError> {
@@ -70,16 +68,8 @@ pub fn capture(
     site.live.check_shared(&mut site.session)?;
     let records = Records::encode(image, &site.session)?;
     let exposed = site.live.expose(&site.session)?;
-    let taken = pieces(&site.session, &exposed.addresses).and_then(|plan| {
-        take(
-            &mut site.live,
-            store,
-            (ahead, check),
-            &plan,
-            progress,
-            &mut steps,
-        )
-    });
+    let taken = pieces(&site.session, &exposed.addresses)
+        .and_then(|plan| take(&mut site.live, store, ahead, &plan, progress, &mut steps));
     site.live.forget_current();
     let concealed = site.live.conceal(exposed);
     let mut sink = taken?;
@@ -122,7 +112,7 @@ pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
 fn take(
     live: &mut Live,
     store: &Store,
-    (ahead, check): (Option<Ahead>, CopyCheck),
+    ahead: Option<Ahead>,
     plan: &[Piece],
     progress: Progress<'_>,
     steps: &mut Steps,
@@ -156,36 +146,28 @@ fn take(
     };
     progress(0, total);
     let (from, hashed, copied) = (Instant::now(), hashing, sink.copied());
-    let key = match check {
-        CopyCheck::Seal => SealKey::draw().map(Arc::new),
-        CopyCheck::Name => None,
-    };
-    if let Some(key) = &key {
-        sink.seal_with(Arc::clone(key));
-    }
-    let mut take = |found: &mut dyn Iterator<Item = Hashed>| {
+    let mut take = |digests: &mut dyn Iterator<Item = Digest>| {
         // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
-        let found = std::iter::from_fn(|| {
+        let digests = std::iter::from_fn(|| {
             let asked = Instant::now();
-            let next = found.next();
+            let next = digests.next();
             hashing += asked.elapsed();
             next
         });
         let mut orders = plan
             .iter()
-            .zip(found)
+            .zip(digests)
             .filter(|(piece, _)| !on_host(piece))
-            .map(|(piece, (digest, seal))| Order {
+            .map(|(piece, digest)| Order {
                 piece: *piece,
                 digest,
-                seal,
             });
         sink.take(&mut orders, &mut |piece| count(piece))
     };
     match again {
-        Some(digests) => take(&mut digests.into_iter().map(|digest| (digest, None))),
-        None => digest::in_parts(live, plan, key.as_deref(), take),
+        Some(digests) => take(&mut digests.into_iter()),
+        None => digest::in_parts(live, plan, take),
     }?;
     let copying = from.elapsed().saturating_sub(hashing - hashed);
     let shared = Instant::now();

@@ -22,9 +22,8 @@
 //! - A piece's `source` says where the bytes are now (a copy made on the device, say), its `buffer` and
 //!   `offset` where they belong.
 //! - A digest must be that of the bytes that are copied. Every chunk is hashed on the processor where it
-//!   arrived; a chunk that differs from its digest, or from its seal if it has one, is copied again by
-//!   [`Sink::mend`], or fails the save with [`EngineError::Changed`]. Without a digest the chunk is named by
-//!   the bytes that arrived.
+//!   arrived; a chunk that differs from its digest is copied again by [`Sink::mend`], or fails the save
+//!   with [`EngineError::Changed`]. Without a digest the chunk is named by the bytes that arrived.
 //! - Module images are taken by [`Sink::take_images`], last, because [`Sink::renew`] forgets them.
 //! - Host memory is taken by [`Sink::take_host`], while the program stands still.
 //! - After an error, or when it is dropped early, the sink leaves nothing in the store.
@@ -55,7 +54,6 @@ use crate::digest::Digest;
 use crate::live::Reach;
 use crate::pipeline::{STEP_LIMIT, cores, help, helpers};
 use crate::protocol::{Engines, Piece, Source};
-use crate::seal::SealKey;
 use crate::tier::Quiet;
 use crate::{EngineError, Live, Tier, stored};
 
@@ -133,11 +131,6 @@ impl Sink {
     /// Lowers the priority of helpers, because the program runs from now on.
     pub fn stand_back(&self) {
         self.team.flow.stand_back();
-    }
-
-    /// From now on pieces may come with seals made with this key, instead of being checked by their digests. To be called once.
-    pub fn seal_with(&mut self, key: Arc<SealKey>) {
-        self.team.flow.seal_with(key);
     }
 
     /// Saves device and array pieces; see the module. Returns when all their bytes have been read, or it is given up
@@ -268,7 +261,10 @@ impl Sink {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match host_bytes(flow, hosts, piece) {
                     Ok(Some(content)) => {
-                        let order = Order::new(*piece, Digest::Unknown);
+                        let order = Order {
+                            piece: *piece,
+                            digest: Digest::Unknown,
+                        };
                         flow.push(Job::new(order, turn).with(content));
                         read(piece);
                     }
@@ -305,7 +301,10 @@ impl Sink {
                     len,
                     source,
                 };
-                let order = Order::new(piece, Digest::Unknown);
+                let order = Order {
+                    piece,
+                    digest: Digest::Unknown,
+                };
                 flow.push(Job::new(order, flow.turn()).with(Content::Image(image.clone())));
             }
         }

@@ -6,7 +6,6 @@ use fermata_store::ChunkId;
 
 use crate::digest::Digest;
 use crate::protocol::Piece;
-use crate::seal::Seal;
 
 /// The chunks of an image: by buffer number and offset, each with its length. What is missing is zero.
 pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
@@ -18,17 +17,4 @@ pub(crate) struct Order {
     pub piece: Piece,
     /// The digest of its bytes, if known.
     pub digest: Digest,
-    /// By which its copy is checked instead, with the sink's key ([`super::Sink::seal_with`]).
-    pub seal: Option<Seal>,
-}
-
-impl Order {
-    /// A piece whose copy is checked by its digest, if that is known.
-    pub fn new(piece: Piece, digest: Digest) -> Self {
-        Self {
-            piece,
-            digest,
-            seal: None,
-        }
-    }
 }

@@ -1,8 +1,8 @@
 //! The helper threads of a sink: they hash what has been copied, compare or name it, and write it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,6 @@ use super::signals::Signals;
 use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
 use crate::pipeline::{Next, Queue, STEP_LIMIT};
-use crate::seal::SealKey;
 use crate::{CHUNK, EngineError};
 
 /// Buffers for host memory.
@@ -94,8 +93,6 @@ pub(super) struct Flow {
     /// Chunks that are being copied into a place, each with further pieces of that content.
     coming: Mutex<HashMap<ChunkId, Vec<Job>>>,
     turns: AtomicU64,
-    /// With which seals are made.
-    key: OnceLock<Arc<SealKey>>,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
     /// Guards only the wait until no piece is pending.
@@ -121,7 +118,6 @@ impl Flow {
             coming: Mutex::default(),
             tries: Mutex::default(),
             turns: AtomicU64::new(0),
-            key: OnceLock::new(),
             pending: AtomicU64::new(0),
             hashing: Mutex::new(()),
             hashed: Condvar::new(),
@@ -132,12 +128,6 @@ impl Flow {
     /// See [`super::Sink::stand_back`].
     pub fn stand_back(&self) {
         self.behind.store(true, Ordering::Release);
-    }
-
-    /// See [`super::Sink::seal_with`].
-    pub fn seal_with(&self, key: Arc<SealKey>) {
-        // Another key would not fit seals that are under way.
-        let _ = self.key.set(key);
     }
 
     /// A turn number, higher than all before.
@@ -360,10 +350,12 @@ impl Flow {
             self.enter(job, None);
             return Ok(());
         }
-        let id = match self.name(&job.order, bytes) {
-            Ok(id) => id,
-            Err(wanted) => return self.differs(job.clone(), &wanted),
-        };
+        let id = ChunkId::of(bytes);
+        if let Digest::Id(wanted) = job.order.digest
+            && wanted != id
+        {
+            return self.differs(job.clone(), &wanted);
+        }
         moments::pass("write");
         match &job.place {
             Some(place) => {
@@ -386,21 +378,6 @@ impl Flow {
             self.enter(&other, Some(id));
         }
         Ok(())
-    }
-
-    /// The chunk that has arrived for an order.
-    ///
-    /// # Errors
-    /// It is another than this one, which was expected.
-    fn name(&self, order: &Order, bytes: &[u8]) -> Result<ChunkId, ChunkId> {
-        let Digest::Id(wanted) = order.digest else {
-            return Ok(ChunkId::of(bytes));
-        };
-        let is_it = match order.seal.zip(self.key.get()) {
-            Some((seal, key)) => key.fits(&seal, bytes),
-            None => ChunkId::of(bytes) == wanted,
-        };
-        if is_it { Ok(wanted) } else { Err(wanted) }
     }
 
     /// Handles bytes that differ from the job's digest: the pieces that waited for this chunk have to be copied, too.

@@ -298,11 +298,7 @@ impl Worker {
                 hold(self.serving.as_ref(), asked)
             }
             ToWorker::Detach => self.detach(),
-            ToWorker::Save {
-                store,
-                image,
-                check,
-            } => self.save(&store, &image, check),
+            ToWorker::Save { store, image } => self.save(&store, &image),
             ToWorker::Finish => self.finish(),
             ToWorker::Load {
                 store,

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use fermata_abi::op::loses_device;
-use fermata_control::worker::{CopyCheck, Failure, FailureKind, FromWorker, LOAD_FAILED, Totals};
+use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Totals};
 use fermata_engine::{EngineError, Site, Summary, protocol};
 use fermata_store::Store;
 
@@ -91,12 +91,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn save(
-        &mut self,
-        store: &Path,
-        image: &Path,
-        check: CopyCheck,
-    ) -> Result<FromWorker, Failure> {
+    pub(super) fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
         self.sound()?;
         self.idle("Save")?;
         self.wait_for_behind()?;
@@ -117,7 +112,7 @@ impl Worker {
                     if let Some(ahead) = &ahead {
                         account = Account::of(&ahead.stall, &ahead.validation);
                     }
-                    protocol::stop::capture(&mut site, &store, (ahead, check), image, &progress)
+                    protocol::stop::capture(&mut site, &store, ahead, image, &progress)
                 })
         };
         site.live.forget_current();

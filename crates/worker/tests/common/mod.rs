@@ -22,7 +22,7 @@ use fermata_abi::op::{
 };
 use fermata_control::Connection;
 use fermata_control::worker::{
-    self as control, CopyCheck, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker, Totals,
+    self as control, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker, Totals,
 };
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
@@ -194,16 +194,10 @@ impl Worker {
 
     /// Saves, and waits until the image is written.
     pub fn save(&mut self, store: &str, image: &str) -> FromWorker {
-        self.save_checked(store, image, CopyCheck::Name)
-    }
-
-    /// As [`Self::save`]; `check` says how copies are checked.
-    pub fn save_checked(&mut self, store: &str, image: &str, check: CopyCheck) -> FromWorker {
         let (store, image) = (store.to_owned(), image.to_owned());
         match self.ask(ToWorker::Save {
             store: store.into(),
             image: image.into(),
-            check,
         }) {
             FromWorker::Captured(_) => self.ask(ToWorker::Finish),
             other => other,

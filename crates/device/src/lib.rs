@@ -79,6 +79,7 @@ pub use occupancy::{Clusters, SharedNeed};
 pub use pinned::{PinnedBuffer, PinnedPool};
 pub use processes::{ProcessStand, UuidPair};
 pub use resident::{MemoryKind, Resident};
+pub use stream::HIGHEST_PRIORITY;
 pub use textures::Texels;
 pub use transfer::{CopyEngine, Direction, HostEnd, InFlight};
 pub use window::{SharedSpan, Span, Window};

@@ -7,6 +7,10 @@ use fermata_abi::sys::driver as cu;
 use crate::driver::Result;
 use crate::{Driver, EventHandle, StreamHandle};
 
+/// A priority that the driver makes the highest there is (`cuStreamCreateWithPriority`): blocks of such a stream's kernels
+/// begin before waiting blocks of a program's, and it should not share a hardware queue with the program's streams.
+pub const HIGHEST_PRIORITY: i32 = -100;
+
 impl Driver {
     /// Creates a stream in the current context.
     ///

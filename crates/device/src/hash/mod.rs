@@ -10,9 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_abi::sys::driver::CU_STREAM_NON_BLOCKING;
+
 use crate::driver::Result;
 use crate::{
-    Driver, DriverError, FunctionHandle, Grid, KernelLaunch, PinnedBuffer, PinnedPool, StreamHandle,
+    Driver, DriverError, FunctionHandle, Grid, HIGHEST_PRIORITY, KernelLaunch, PinnedBuffer,
+    PinnedPool, StreamHandle,
 };
 use scratch::Scratch;
 
@@ -77,7 +80,8 @@ impl Hasher {
         driver.set_function_attribute(change, SHARED_MEMORY_ATTRIBUTE, CHANGE_KEY_BYTES as i32)?;
         Ok(Hasher {
             driver: Arc::clone(driver),
-            stream: driver.create_stream(fermata_abi::sys::driver::CU_STREAM_NON_BLOCKING, 0)?,
+            // Copies wait for what is hashed beside a running program.
+            stream: driver.create_stream(CU_STREAM_NON_BLOCKING, HIGHEST_PRIORITY)?,
             tiles: driver.function(blake3, "fermata_blake3_tiles")?,
             roots: driver.function(blake3, "fermata_blake3_roots")?,
             change,

@@ -4,6 +4,7 @@
 //! the program has not touched; the remaining slots. Transfers of the program take precedence.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, Scope};
@@ -34,11 +35,11 @@ const SHRINKING: f64 = 0.7;
 const LINGER: Duration = Duration::from_millis(1);
 /// How long to wait for an operation to go on, once its pieces have been copied.
 const GOING: Duration = Duration::from_millis(50);
-/// Pieces in a batch that is hashed at once: 1 GiB takes a device 0.6 ms, and a link 20 ms. With batches of a quarter of
+/// Bytes in a batch that is hashed at once, which takes a device 0.6 ms, and a link 20 ms. With batches of a quarter of
 /// that, every second step of a program met one, and each left a part of the device idle at its end.
-const TOGETHER: usize = 256;
-/// How long a batch waits for a moment at which the devices are idle: half the time that a link takes to copy it, so
-/// that copies do not wait for it even if there is no such moment.
+const TOGETHER: u64 = 1 << 30;
+/// How long a batch of so many bytes waits for a moment at which the devices are idle: half the time that a link takes to
+/// copy it, so that copies do not wait for it even if there is no such moment.
 const POLITE: Duration = Duration::from_millis(10);
 /// Batches that may be hashed and not yet copied, beside the one being hashed: enough that copies go on while the
 /// program's kernels occupy the device.
@@ -142,9 +143,10 @@ impl Names {
             let (driver, shared) = (Arc::clone(driver), Arc::clone(shared));
             let (give, batches) = sync_channel(BATCHES);
             let hash = move || {
-                for (nth, (indices, places)) in batches_of(&aside).enumerate() {
+                for (nth, batch) in batches_of(&aside.1).into_iter().enumerate() {
+                    let (indices, places) = (&aside.0[batch.clone()], &aside.1[batch]);
                     if nth > 0 {
-                        shared.await_rest(POLITE);
+                        shared.await_rest(patience(places));
                     }
                     let named = digest::of_places(&driver, &hasher, places)
                         .map(|digests| indices.iter().copied().zip(digests).collect())
@@ -191,9 +193,29 @@ impl Names {
     }
 }
 
-/// Batches of pieces: their indices, and where they lie (address, bytes).
-fn batches_of((indices, places): &Aside) -> impl Iterator<Item = (&[usize], &[(u64, u64)])> {
-    indices.chunks(TOGETHER).zip(places.chunks(TOGETHER))
+/// Batches of pieces that lie at these places (address, bytes): [`TOGETHER`] bytes, or one piece.
+fn batches_of(places: &[(u64, u64)]) -> Vec<Range<usize>> {
+    let mut batches: Vec<Range<usize>> = Vec::new();
+    let mut room = 0;
+    for (at, &(_, bytes)) in places.iter().enumerate() {
+        match batches.last_mut() {
+            Some(batch) if bytes <= room => {
+                batch.end = at + 1;
+                room -= bytes;
+            }
+            _ => {
+                batches.push(at..at + 1);
+                room = TOGETHER.saturating_sub(bytes);
+            }
+        }
+    }
+    batches
+}
+
+/// How long a batch waits for idle devices; see [`POLITE`].
+fn patience(places: &[(u64, u64)]) -> Duration {
+    let bytes: u64 = places.iter().map(|(_, bytes)| bytes).sum();
+    POLITE.mul_f64(bytes as f64 / TOGETHER as f64)
 }
 
 /// The next piece to copy, with its state changed; `None` if there is none now.
@@ -277,4 +299,22 @@ fn another_pass(inner: &mut Inner) -> bool {
     inner.passes += 1;
     inner.last_pass = inner.map.again();
     inner.last_pass > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_as_long_as_their_bytes_allow() {
+        let chunk = (0, 4 << 20);
+        let chunks = vec![chunk; 600];
+        assert_eq!(batches_of(&chunks), [0..256, 256..512, 512..600]);
+        assert_eq!(patience(&chunks[..256]), POLITE);
+        assert_eq!(patience(&chunks[..64]), POLITE / 4);
+        // Small pieces are one batch, however many there are.
+        assert_eq!(batches_of(&vec![(0, 4096); 10_000]), [0..10_000]);
+        assert_eq!(batches_of(&[(0, 2 << 30), chunk]), [0..1, 1..2]);
+        assert!(batches_of(&[]).is_empty());
+    }
 }

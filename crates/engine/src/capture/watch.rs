@@ -21,7 +21,9 @@ use fermata_abi::op::{
     Address, DEVICE_BASE, DEVICE_END, ExecId, FunctionId, Launch, MemoryId, Op, Place, StreamRef,
 };
 use fermata_abi::sys::driver as cu;
-use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
+use fermata_device::{
+    ContextHandle, Driver, DriverError, EventHandle, HIGHEST_PRIORITY, StreamHandle,
+};
 use fermata_state::Session;
 
 use super::aside::copy_aside;
@@ -40,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(30);
 /// Copies of the program from this many bytes up go before ours.
 const NOTABLE: u64 = 1 << 20;
-/// A priority that the driver makes the highest there is (`cuStreamCreateWithPriority`): a program's operations wait
-/// for what is in such a stream, which should not share a hardware queue with theirs.
-const HIGHEST: i32 = -100;
 /// Bytes a second that a link is taken to move, when transfers of the program are given way to.
 const LINK: f64 = 50e9;
 
@@ -171,7 +170,8 @@ impl Watch {
         if let Some(stream) = self.streams.get(&context) {
             return Ok(*stream);
         }
-        let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, HIGHEST)?;
+        // The program's operations wait for what is in it.
+        let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, HIGHEST_PRIORITY)?;
         self.streams.insert(context, stream);
         Ok(stream)
     }

@@ -59,6 +59,9 @@ use crate::{EngineError, Live, Tier, stored};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
+/// Copies under way at once straight into packs while the program stands still: nobody waits for a copy behind them, and the
+/// link goes on when this thread does not come to its turn for 2 ms, beside as many helpers as there are cores.
+const IN_FLIGHT_STILL: usize = 32;
 /// The longest wait for a staging buffer before the sink checks again whether the program waits.
 const TURN: Duration = Duration::from_millis(1);
 /// Threads that copy host memory.
@@ -171,6 +174,12 @@ impl Sink {
         self.land_all(read)
     }
 
+    /// Copies that may be under way at once.
+    fn most_flying(&self) -> usize {
+        let still = self.tier.is_some() && !self.team.flow.stands_back();
+        if still { IN_FLIGHT_STILL } else { IN_FLIGHT }
+    }
+
     /// Whether the save has failed or been given up.
     fn has_ended(&self) -> bool {
         self.team.flow.failed() || self.team.flow.signals().is_given_up()
@@ -182,7 +191,7 @@ impl Sink {
         if self.tier.is_some() && matches!(job.order.piece.source, Source::Device { .. }) {
             self.team.flow.claim(&mut job)?;
         }
-        while self.flying.len() >= IN_FLIGHT {
+        while self.flying.len() >= self.most_flying() {
             self.land(read)?;
         }
         let tier = self.tier.as_ref();

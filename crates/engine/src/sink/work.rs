@@ -130,6 +130,11 @@ impl Flow {
         self.behind.store(true, Ordering::Release);
     }
 
+    /// Whether the program runs.
+    pub fn stands_back(&self) -> bool {
+        self.behind.load(Ordering::Acquire)
+    }
+
     /// A turn number, higher than all before.
     pub fn turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
@@ -308,7 +313,7 @@ impl Flow {
     fn work(&self, helper: usize) {
         let mut gives_way = !helper.is_multiple_of(KEEPS_ITS_SHARE);
         while let Next::Item(Load { job, content }) = self.queue.next() {
-            if gives_way && self.behind.load(Ordering::Acquire) {
+            if gives_way && self.stands_back() {
                 gives_way = false;
                 // If the system refuses, the program's steps take longer, no more.
                 fermata_device::stand_back();

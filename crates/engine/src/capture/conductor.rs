@@ -313,7 +313,14 @@ mod tests {
         assert_eq!(patience(&chunks[..256]), POLITE);
         assert_eq!(patience(&chunks[..64]), POLITE / 4);
         // Small pieces are one batch, however many there are.
-        assert_eq!(batches_of(&vec![(0, 4096); 10_000]), [0..10_000]);
+        let small = batches_of(&vec![(0, 4096); 10_000]);
+        assert_eq!(
+            small,
+            vec![Range {
+                start: 0,
+                end: 10_000
+            }]
+        );
         assert_eq!(batches_of(&[(0, 2 << 30), chunk]), [0..1, 1..2]);
         assert!(batches_of(&[]).is_empty());
     }

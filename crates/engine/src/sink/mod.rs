@@ -59,8 +59,8 @@ use crate::{EngineError, Live, Tier, stored};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
-/// Copies under way at once straight into packs while the program stands still: nobody waits for a copy behind them, and the
-/// link goes on when this thread does not come to its turn for 2 ms, beside as many helpers as there are cores.
+/// Copies under way at once straight into packs while the program stands still, when nobody waits for a copy behind them: 60 GiB
+/// were copied in 1.21 s, and with 8 in 1.29 s, most likely since this thread shares the cores with as many helpers.
 const IN_FLIGHT_STILL: usize = 32;
 /// The longest wait for a staging buffer before the sink checks again whether the program waits.
 const TURN: Duration = Duration::from_millis(1);

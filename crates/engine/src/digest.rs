@@ -202,7 +202,7 @@ pub(crate) fn in_parts<R>(
         return act(&mut std::iter::repeat_n(Digest::Unknown, plan.len()));
     }
     let mut kernels = Kernels::of(live, plan);
-    let (first, rest) = plan.split_at(part(plan, FIRST_PART));
+    let (first, rest) = plan.split_at(part(lengths(plan), FIRST_PART));
     let digests = kernels.digests(first);
     let (give, parts) = std::sync::mpsc::sync_channel(1);
     let hash_rest = {
@@ -210,7 +210,7 @@ pub(crate) fn in_parts<R>(
         move || {
             let (mut rest, mut wanted) = (rest, FIRST_PART * PART_GROWTH);
             while !rest.is_empty() {
-                let (now, later) = rest.split_at(part(rest, wanted));
+                let (now, later) = rest.split_at(part(lengths(rest), wanted));
                 if give.send(kernels.digests(now)).is_err() {
                     // The receiver has ended: the digests are not needed any more.
                     return;
@@ -234,12 +234,16 @@ pub(crate) fn in_parts<R>(
     done
 }
 
-/// How many pieces make `bytes`, and at least one.
-fn part(plan: &[Piece], bytes: u64) -> usize {
+fn lengths(plan: &[Piece]) -> impl Iterator<Item = u64> {
+    plan.iter().map(|piece| piece.len as u64)
+}
+
+/// How many pieces of these lengths make `bytes`, and at least one.
+pub(crate) fn part(lengths: impl Iterator<Item = u64>, bytes: u64) -> usize {
     let mut sum = 0;
-    let count = plan.iter().take_while(|piece| {
+    let count = lengths.take_while(|len| {
         let fits = sum < bytes;
-        sum += piece.len as u64;
+        sum += len;
         fits
     });
     count.count()

@@ -193,28 +193,25 @@ impl Names {
     }
 }
 
-/// Batches of pieces that lie at these places (address, bytes): [`TOGETHER`] bytes, or one piece.
+/// Batches of pieces that lie at these places (address, bytes), of [`TOGETHER`] bytes each but for the last.
 fn batches_of(places: &[(u64, u64)]) -> Vec<Range<usize>> {
-    let mut batches: Vec<Range<usize>> = Vec::new();
-    let mut room = 0;
-    for (at, &(_, bytes)) in places.iter().enumerate() {
-        match batches.last_mut() {
-            Some(batch) if bytes <= room => {
-                batch.end = at + 1;
-                room -= bytes;
-            }
-            _ => {
-                batches.push(at..at + 1);
-                room = TOGETHER.saturating_sub(bytes);
-            }
-        }
+    let mut batches = Vec::new();
+    let mut from = 0;
+    while from < places.len() {
+        let end = from + digest::part(lengths(&places[from..]), TOGETHER);
+        batches.push(from..end);
+        from = end;
     }
     batches
 }
 
+fn lengths(places: &[(u64, u64)]) -> impl Iterator<Item = u64> {
+    places.iter().map(|(_, bytes)| *bytes)
+}
+
 /// How long a batch waits for idle devices; see [`POLITE`].
 fn patience(places: &[(u64, u64)]) -> Duration {
-    let bytes: u64 = places.iter().map(|(_, bytes)| bytes).sum();
+    let bytes: u64 = lengths(places).sum();
     POLITE.mul_f64(bytes as f64 / TOGETHER as f64)
 }
 

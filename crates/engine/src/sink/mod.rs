@@ -174,10 +174,12 @@ impl Sink {
         self.land_all(read)
     }
 
-    /// Copies that may be under way at once.
-    fn most_flying(&self) -> usize {
-        let still = self.tier.is_some() && !self.team.flow.stands_back();
-        if still { IN_FLIGHT_STILL } else { IN_FLIGHT }
+    /// Copies that may be under way when this one begins.
+    fn most_flying(&self, job: &Job) -> usize {
+        match job.place {
+            Some(_) if !self.team.flow.stands_back() => IN_FLIGHT_STILL,
+            _ => IN_FLIGHT,
+        }
     }
 
     /// Whether the save has failed or been given up.
@@ -191,7 +193,7 @@ impl Sink {
         if self.tier.is_some() && matches!(job.order.piece.source, Source::Device { .. }) {
             self.team.flow.claim(&mut job)?;
         }
-        while self.flying.len() >= self.most_flying() {
+        while self.flying.len() >= self.most_flying(&job) {
             self.land(read)?;
         }
         let tier = self.tier.as_ref();

@@ -154,17 +154,18 @@ impl CopyEngine {
         self.mark(HostEnd::Buffer(buffer))
     }
 
-    /// Starts filling a span from `address` on the device. The direction must be to the host.
+    /// Starts filling spans, one after the other, from `address` on the device on: those that are neighbours in one window with
+    /// one copy. Returns a copy for each. The direction must be to the host.
     ///
     /// # Errors
     /// What the driver says. Panics if the engine copies the other way.
-    pub fn start_into(&mut self, address: u64, span: Span) -> Result<InFlight> {
+    pub fn start_into(&mut self, address: u64, spans: Vec<Span>) -> Result<Vec<InFlight>> {
         assert_eq!(self.direction, Direction::ToHost);
         let mut from = address;
-        for (part, len) in span.parts() {
+        for (part, len) in Span::parts_of(&spans) {
             let to = part as *mut std::ffi::c_void;
-            // SAFETY: the part is mapped and registered, and the span, which the copy owns until it is done,
-            // is its only user.
+            // SAFETY: the part is mapped and registered, and the spans, which the copies own until they are done,
+            // are its only users.
             let started = unsafe {
                 self.driver
                     .f
@@ -173,7 +174,8 @@ impl CopyEngine {
             self.or_settle(started)?;
             from += len;
         }
-        self.mark(HostEnd::Span(span))
+        let ends = spans.into_iter().map(HostEnd::Span);
+        ends.map(|end| self.mark(end)).collect()
     }
 
     /// Starts copying a shared span to `address` on the device. The direction must be to the device.

@@ -199,6 +199,15 @@ impl Range {
         unsafe { std::slice::from_raw_parts(self.start() as *const u8, self.len as usize) }
     }
 
+    /// Whether it begins where another ends, in the same registration.
+    fn follows(&self, other: &Self) -> bool {
+        let end = other.offset + other.len;
+        let slice = (end - 1) / SLICE * SLICE;
+        Arc::ptr_eq(&self.window, &other.window)
+            && self.offset == end
+            && slice_end(slice, self.window.len) > end
+    }
+
     /// Address and length of its parts in registrations of their own.
     fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let end = self.offset + self.len;
@@ -229,8 +238,22 @@ pub struct Span(Range);
 pub struct SharedSpan(Range);
 
 impl Span {
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.parts()
+    /// Address and length of the parts of spans that follow each other, each within one registration.
+    pub(crate) fn parts_of(spans: &[Self]) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        let mut before: Option<&Range> = None;
+        for Self(range) in spans {
+            let mut joins = before.is_some_and(|it| range.follows(it));
+            for (at, len) in range.parts() {
+                match parts.last_mut().filter(|_| joins) {
+                    Some((_, bytes)) => *bytes += len,
+                    None => parts.push((at, len)),
+                }
+                joins = false;
+            }
+            before = Some(range);
+        }
+        parts
     }
 }
 

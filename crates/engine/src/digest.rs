@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fermata_device::hash::{self, Hasher};
+use fermata_device::hash::{self, CHANGE_BLOCK, Hasher};
 use fermata_device::{ContextHandle, Driver, DriverError, PinnedBuffer, StreamHandle};
 use fermata_store::ChunkId;
 use parking_lot::Mutex;
@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use crate::hashers::SharedHasher;
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Piece, Source};
-use crate::{EngineError, Live, Site};
+use crate::seal::{Seal, SealKey};
+use crate::{EngineError, Live, Site, seal};
 
 /// What is known of a piece before it is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,14 +29,16 @@ pub(crate) enum Digest {
     Id(ChunkId),
 }
 
-/// Bytes of the first part of a plan that is hashed while it is copied, and the factor by which each further part is
-/// longer: a link moves some 50 GB/s, a device hashes 1400. Small in debug builds, so that tests have several parts.
+/// Bytes of the first part of a plan that is hashed while what has been hashed is used, the factor by which each further part
+/// is longer (a link moves some 50 GB/s, a device hashes 1400), and the most. Small in debug builds, so that tests have several
+/// parts.
 const FIRST_PART: u64 = if cfg!(debug_assertions) {
     4 << 20
 } else {
     512 << 20
 };
 const PART_GROWTH: u64 = 16;
+const LONGEST_PART: u64 = 2 * PART_GROWTH * FIRST_PART;
 
 impl Live {
     /// Loads the hash kernels into a context of `device`, which becomes current. Meant for spare workers, so that the
@@ -107,29 +110,27 @@ pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Diges
     }
 }
 
-/// As [`on_any_device`]; `meanwhile` runs while devices hash, or after the processor has, and changes no memory of theirs.
-pub(crate) fn on_any_device_beside(
+/// Hands the digests that [`on_any_device`] finds to `act`, in order, as soon as they are known. `act` runs while devices hash,
+/// or after the processor has, and changes no memory of theirs. Where no thread can be started they are all `Unknown`.
+///
+/// # Errors
+/// A driver error, or that of `act`.
+pub(crate) fn on_any_device_beside<R>(
     site: &mut Site,
     plan: &[Piece],
-    meanwhile: impl FnOnce(&mut Site) -> Result<(), EngineError>,
-) -> Result<Vec<Digest>, EngineError> {
+    act: impl FnOnce(&mut Site, &mut dyn Iterator<Item = Digest>) -> Result<R, EngineError>,
+) -> Result<R, EngineError> {
     if !site.live.device_hashes {
         // First, because it needs the staging buffers.
         let digests = by_copy(&mut site.live, plan)?;
-        return meanwhile(site).map(|()| digests);
+        return act(site, &mut digests.into_iter());
     }
     let mut kernels = Kernels::of(&mut site.live, plan);
-    let (digests, done) = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("hash".to_owned());
-        let hashing = thread.spawn_scoped(scope, || kernels.digests(plan));
-        let done = meanwhile(site);
-        let digests = hashing.ok().and_then(|it| it.join().ok());
-        (digests, done)
+    let done = kernels.in_parts(plan, None, |found| {
+        act(site, &mut found.map(|(digest, _)| digest))
     });
-    // Without a thread, or if it has panicked.
-    let digests = digests.unwrap_or_else(|| kernels.digests(plan));
     kernels.settle(&mut site.live);
-    done.map(|()| digests)
+    done
 }
 
 /// The digests of `plan`'s pieces on devices, one each, computed by the processor from copies.
@@ -188,51 +189,30 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
     Ok(digests.into_inner())
 }
 
-/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known: the device hashes the next part
-/// while `act` copies the one before. No other work may run on the devices.
+/// What is known of a piece before it is copied, and its seal if it has one.
+pub(crate) type Known = (Digest, Option<Seal>);
+
+/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known, with seals if there is a `key`: the device
+/// hashes the next part while `act` copies the one before. No other work may run on the devices.
 ///
-/// The first part is small, so that copies begin at once. Hashing a further part takes less time than copying the one
+/// The first part is small, so that copies begin soon. Hashing a further part takes less time than copying the one
 /// before, because a device reads its memory many times as fast as a link does.
 pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
-    act: impl FnOnce(&mut dyn Iterator<Item = Digest>) -> R,
+    key: Option<&SealKey>,
+    act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
 ) -> R {
     if !live.device_hashes {
-        return act(&mut std::iter::repeat_n(Digest::Unknown, plan.len()));
+        return act(&mut std::iter::repeat_n(UNKNOWN, plan.len()));
     }
     let mut kernels = Kernels::of(live, plan);
-    let (first, rest) = plan.split_at(part(lengths(plan), FIRST_PART));
-    let digests = kernels.digests(first);
-    let (give, parts) = std::sync::mpsc::sync_channel(1);
-    let hash_rest = {
-        let kernels = &mut kernels;
-        move || {
-            let (mut rest, mut wanted) = (rest, FIRST_PART * PART_GROWTH);
-            while !rest.is_empty() {
-                let (now, later) = rest.split_at(part(lengths(rest), wanted));
-                if give.send(kernels.digests(now)).is_err() {
-                    // The receiver has ended: the digests are not needed any more.
-                    return;
-                }
-                (rest, wanted) = (later, wanted.saturating_mul(PART_GROWTH));
-            }
-        }
-    };
-    let done = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("hash".to_owned());
-        let hashing = (!rest.is_empty()).then(|| thread.spawn_scoped(scope, hash_rest));
-        // Without a thread the closure, and with it the sender, is dropped, and the rest is hashed where it arrives.
-        let unknown = std::iter::repeat(Digest::Unknown);
-        drop(hashing);
-        act(&mut digests
-            .into_iter()
-            .chain(parts.into_iter().flatten())
-            .chain(unknown))
-    });
+    let done = kernels.in_parts(plan, key, act);
     kernels.settle(live);
     done
 }
+
+const UNKNOWN: Known = (Digest::Unknown, None);
 
 fn lengths(plan: &[Piece]) -> impl Iterator<Item = u64> {
     plan.iter().map(|piece| piece.len as u64)
@@ -303,6 +283,49 @@ impl Kernels {
         kernels
     }
 
+    /// See the function of this name.
+    fn in_parts<R>(
+        &mut self,
+        plan: &[Piece],
+        key: Option<&SealKey>,
+        act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
+    ) -> R {
+        let (give, parts) = std::sync::mpsc::channel();
+        let hash = move || {
+            let (mut rest, mut wanted) = (plan, FIRST_PART);
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(part(lengths(rest), wanted));
+                if give.send(self.sealed(now, key)).is_err() {
+                    // The receiver has ended: the digests are not needed any more.
+                    return;
+                }
+                (rest, wanted) = (later, (wanted * PART_GROWTH).min(LONGEST_PART));
+            }
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("hash".to_owned());
+            // Without a thread the closure, and with it the sender, is dropped, and everything is hashed where it arrives.
+            drop(thread.spawn_scoped(scope, hash));
+            act(&mut parts
+                .into_iter()
+                .flatten()
+                .chain(std::iter::repeat(UNKNOWN))
+                .take(plan.len()))
+        })
+    }
+
+    /// The digests of some pieces, one each, and their seals if there is a `key`.
+    fn sealed(&mut self, plan: &[Piece], key: Option<&SealKey>) -> Vec<Known> {
+        let mut seals = vec![None; plan.len()];
+        if let Some(key) = key {
+            for (device, hasher) in &self.by_device {
+                // Pieces without a seal are checked by their digests.
+                let _ = enter_seals(&self.driver, (*device, hasher), plan, key, &mut seals);
+            }
+        }
+        self.digests(plan).into_iter().zip(seals).collect()
+    }
+
     /// The digests of some pieces, one each.
     fn digests(&mut self, plan: &[Piece]) -> Vec<Digest> {
         let mut digests = vec![Digest::Unknown; plan.len()];
@@ -339,6 +362,42 @@ impl Kernels {
         }
         live.forget_current();
     }
+}
+
+/// Enters the seals of those pieces of `plan` that lie on a device and may have one.
+///
+/// # Errors
+/// A driver error.
+fn enter_seals(
+    driver: &Driver,
+    (device, (context, hasher)): (u32, &SharedHasher),
+    plan: &[Piece],
+    key: &SealKey,
+    seals: &mut [Option<Seal>],
+) -> Result<(), DriverError> {
+    let (mut indices, mut places): (Vec<_>, Vec<hash::Piece>) = (Vec::new(), Vec::new());
+    for (index, piece) in plan.iter().enumerate() {
+        let bytes = piece.len as u64;
+        if let Source::Device {
+            device: at,
+            address,
+        } = piece.source
+            && at == device
+            && address.is_multiple_of(16)
+            && seal::has_seal(bytes)
+        {
+            indices.push(index);
+            places.push((address.raw(), bytes));
+        }
+    }
+    driver.set_current(*context)?;
+    let mut hasher = hasher.lock();
+    let mut hashes = hasher.changes(&places, key.bytes())?;
+    for (index, (_, bytes)) in indices.into_iter().zip(places) {
+        let of_piece = hashes.split_off(..(bytes / CHANGE_BLOCK) as usize);
+        seals[index] = of_piece.map(|it| key.seal(it.iter().copied()));
+    }
+    Ok(())
 }
 
 /// The hash kernels of a device that has a context, loaded if need be.

@@ -28,6 +28,7 @@ mod profile;
 pub mod protocol;
 mod records;
 pub mod restore;
+mod seal;
 mod share;
 mod sink;
 mod site;

@@ -223,6 +223,7 @@ impl Server {
         }
         match &waiting.then {
             Then::ModuleLoad(load) if !load.is_done() => return Check::NotYet,
+            Then::ImageHold(reading) if !reading.is_done() => return Check::NotYet,
             Then::ContextDestroy(context) if self.is_loading(*context) => return Check::NotYet,
             _ => {}
         }
@@ -315,6 +316,8 @@ impl Server {
                 self.answer(ticket, context, reports, loaded);
                 return;
             }
+            // The operation has been answered.
+            Then::ImageHold(reading) => return self.held(reading),
             Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
             Then::ModuleUnload(module) => {
                 self.release_module(module).and(failure.map_or(Ok(()), Err))

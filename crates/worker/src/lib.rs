@@ -32,6 +32,7 @@ mod parked;
 mod preparation;
 mod printing;
 mod queues;
+mod reading;
 mod scratch;
 mod serve;
 mod server;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use fermata_abi::op::{Address, ContextId, DeviceInfo, ExecId, FileId};
+use fermata_abi::op::{Address, ContextId, DeviceInfo, ExecId, FileId, HeldImageId};
 use fermata_device::EventHandle;
 use fermata_engine::restore::Guard;
 use fermata_engine::{Gate, Site};
@@ -16,7 +16,7 @@ use fermata_wire::{Consumer, Presence, Replier, Rhythm, Side, Tally, WireError};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
-use crate::errors::Faults;
+use crate::errors::{Faults, OpError};
 use crate::lot::Lot;
 use crate::parked::{Hold, Parked};
 use crate::printing;
@@ -112,6 +112,8 @@ pub(crate) struct Server {
     pub arrived: HashMap<Address, Arrived>,
     /// Files with module images that have arrived before their operation.
     pub files: HashMap<FileId, Option<OwnedFd>>,
+    /// Libraries' images that could not be read from their files, and why.
+    pub unread: HashMap<HeldImageId, OpError>,
     /// Regions that other processes may share, whose files the program has yet to send.
     pub absent: Vec<Address>,
     /// Contexts with a module that prints, or that has not been examined yet.
@@ -181,6 +183,7 @@ impl Server {
             arrived: HashMap::new(),
             absent: Vec::new(),
             files: HashMap::new(),
+            unread: HashMap::new(),
             printing,
             gate,
             guard,

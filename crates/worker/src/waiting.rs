@@ -6,6 +6,7 @@ use fermata_state::MipmappedArray;
 use fermata_wire::Ticket;
 
 use crate::load::Load;
+use crate::reading::Reading;
 
 /// The end of a stream's work up to a count.
 ///
@@ -65,6 +66,8 @@ pub(crate) enum Then {
     },
     /// Shared host memory is unmapped.
     HostUnmap(Address),
+    /// A library's image is recorded, once it has been read.
+    ImageHold(Reading),
     /// A module is recorded, once the driver has it.
     ModuleLoad(Load),
     /// A module is unloaded.

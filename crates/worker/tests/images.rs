@@ -208,6 +208,32 @@ fn what_is_no_file_or_too_short_is_an_error_and_nothing_is_held() {
     works(&program, (SECOND, SECOND_ADD));
 }
 
+#[test]
+fn a_large_image_that_cannot_be_read_fails_what_uses_it() {
+    let (_worker, program) = started();
+    let image = text(9 << 20);
+    let len = image.len() as u64;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("library");
+    let file = file_with(&path, &image);
+    // A look at the file does not show that.
+    let unreadable = || File::options().write(true).open(&path).unwrap();
+    assert_eq!(hold(&program, HELD, unreadable(), len), Answer::None);
+    for _ in 0..2 {
+        let answer = load_held(&program, SECOND);
+        let code = cu::CUDA_ERROR_FILE_NOT_FOUND;
+        assert!(matches!(answer, Answer::Error(found, _) if found == code));
+    }
+    program.post(&Op::ImageRelease { image: HELD });
+    assert_eq!(hold(&program, HELD, &file, len), Answer::None);
+    assert!(matches!(
+        hold(&program, HELD, &file, len),
+        Answer::Error(..)
+    ));
+    assert_eq!(load_held(&program, SECOND), Answer::None);
+    works(&program, (SECOND, SECOND_ADD));
+}
+
 /// Files that promise more than a worker may read, or cannot keep it.
 #[test]
 fn a_file_is_read_as_far_as_an_image_may_be_long_and_no_further() {

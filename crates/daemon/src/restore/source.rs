@@ -528,9 +528,9 @@ impl Source {
         };
         // If the dump cannot be read, CRIU reports it.
         if !self.own_network
-            && let Ok(listening) = dumped::listening(&self.image.host())
+            && let Ok(addresses) = dumped::addresses(&self.image.host())
         {
-            lingering::forget(&listening);
+            lingering::forget(&addresses);
         }
         let pages = || phases.time("pages", || self.pages(lazy, &work));
         let mut namespace = Namespace::restore(&criu, &image, pages).map_err(|failure| {

@@ -1,10 +1,11 @@
 //! Hashing device memory where it is, by our own kernels (folder `kernels/`).
 //!
 //! Two hashes for two questions. [`Hasher::blake3`] names content: the digest the CPU gives for the
-//! same bytes. [`Hasher::changes`] tells, within one checkpoint, whether a 64 KiB block is still what
-//! it was: keyed, at memory speed, never stored.
+//! same bytes. [`Hasher::changes`] tells, within one checkpoint or pause, whether a 64 KiB block is still what
+//! it was, or has come as it was: keyed, at memory speed, never stored.
 
 mod scratch;
+mod sums;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -333,29 +334,26 @@ impl Params {
     }
 }
 
-/// The change hash as the kernel computes it, on the CPU: the reference for tests and for host memory.
+/// The change hash as the kernel computes it, on the processor.
 ///
 /// `block` is at most [`CHANGE_BLOCK`] bytes; what is missing counts as zeros.
 pub fn change_hash(block: &[u8], key: &[u8; CHANGE_KEY_BYTES]) -> [u8; 16] {
-    let word = |bytes: &[u8], at: usize| {
-        let mut raw = [0; 4];
-        for (to, from) in raw.iter_mut().zip(bytes.iter().skip(at)) {
-            *to = *from;
+    let sums = match block.try_into() {
+        Ok(block) => sums::sums(block, key),
+        Err(_) => {
+            let mut whole = Box::new([0; CHANGE_BLOCK as usize]);
+            whole
+                .iter_mut()
+                .zip(block)
+                .for_each(|(to, from)| *to = *from);
+            sums::sums(&whole, key)
         }
-        u32::from_le_bytes(raw)
     };
-    let mut sums = [0u64; 2];
-    for at in (0..CHANGE_BLOCK as usize).step_by(8) {
-        let message = [word(block, at), word(block, at + 4)];
-        for (pass, sum) in sums.iter_mut().enumerate() {
-            let left = message[0].wrapping_add(word(key, at + 16 * pass));
-            let right = message[1].wrapping_add(word(key, at + 16 * pass + 4));
-            *sum = sum.wrapping_add(u64::from(left).wrapping_mul(u64::from(right)));
-        }
-    }
     let mut out = [0; 16];
-    out[..8].copy_from_slice(&sums[0].to_le_bytes());
-    out[8..].copy_from_slice(&sums[1].to_le_bytes());
+    let halves = out.as_chunks_mut::<8>().0.iter_mut();
+    halves
+        .zip(sums)
+        .for_each(|(to, sum)| *to = sum.to_le_bytes());
     out
 }
 

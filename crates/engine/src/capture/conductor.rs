@@ -237,7 +237,7 @@ fn next(shared: &Shared, driver: &Driver) -> Option<(usize, Order)> {
         }
         None => inner.map.set_copying(index),
     }
-    Some((index, Order { piece, digest }))
+    Some((index, Order::new(piece, digest)))
 }
 
 fn pick(inner: &mut Inner, driver: &Driver) -> Option<(usize, Option<Slot>)> {

@@ -120,10 +120,8 @@ fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<()
     let hosts = of(|source| matches!(source, Source::Host { .. }));
     sink.take_host(&site.live.hosts, &hosts, &|_| {})?;
     let arrays = of(|source| matches!(source, Source::Array { .. }));
-    let mut orders = arrays.into_iter().map(|piece| Order {
-        piece,
-        digest: Digest::Unknown,
-    });
+    let orders = arrays.into_iter();
+    let mut orders = orders.map(|piece| Order::new(piece, Digest::Unknown));
     sink.take(&mut orders, &mut |_| {})
 }
 
@@ -188,31 +186,62 @@ fn known_all(
     steps: &mut Steps,
 ) -> Result<ChunkMap, EngineError> {
     let from = Instant::now();
-    let by_content = tools.validation.by.by_content();
     tools.signals.hurry(true);
-    let mut variables = BTreeMap::new();
-    let mut unwatched = |site: &mut Site| {
-        take_unwatched(site, &mut tools.sink, plan)?;
-        variables = variables_aside(site, &mut tools.pools, plan)?;
-        Ok(())
-    };
-    let (digests, from) = if by_content {
-        let digests = digest::on_any_device_beside(&mut *site, plan, unwatched)?;
+    let sorted = if tools.validation.by.by_content() {
+        let sorted = digest::on_any_device_beside(site, plan, |site, digests| {
+            sort(site, tools, plan, digests)
+        })?;
         steps.add("hash", from, device_bytes(plan));
-        (digests, Instant::now())
+        sorted
     } else {
-        unwatched(site)?;
-        (vec![Digest::Unknown; plan.len()], from)
+        let mut unknown = std::iter::repeat_n(Digest::Unknown, plan.len());
+        sort(site, tools, plan, &mut unknown)?
     };
-    let (mut now, mut watched) = (Vec::new(), Vec::new());
-    let (mut copied, mut aside) = (Aside::new(), Aside::new());
+    let from = Instant::now();
+    let mut map = ChunkMap::new(&site.session, &sorted.watched);
+    isolate(&mut map, sorted.copied);
+    put_aside(
+        site,
+        |index| *map.piece(index),
+        &sorted.aside,
+        |_| tools.sink.take(&mut sorted.now.into_iter(), &mut |_| {}),
+    )?;
+    isolate(&mut map, sorted.aside);
+    tools.signals.hurry(false);
+    steps.add("copy", from, 0);
+    Ok(map)
+}
+
+/// What is to be done about each piece on a device.
+#[derive(Default)]
+struct Sorted {
+    /// Those that are taken in the stop.
+    now: Vec<Order>,
+    /// All of them, with their digests, and whether they are still to be copied. The others refer to these by their indices.
+    watched: Vec<(Piece, Digest, bool)>,
+    /// Those that have been copied to the pools.
+    copied: Aside,
+    /// Those that are to be copied there.
+    aside: Aside,
+}
+
+/// Reads what no gate watches, puts variables aside, and sorts the pieces of `plan`, whose digests come in their order, while
+/// further ones are hashed.
+fn sort(
+    site: &mut Site,
+    tools: &mut Tools,
+    plan: &[Piece],
+    digests: &mut dyn Iterator<Item = Digest>,
+) -> Result<Sorted, EngineError> {
+    take_unwatched(site, &mut tools.sink, plan)?;
+    let variables = variables_aside(site, &mut tools.pools, plan)?;
+    let by_content = tools.validation.by.by_content();
+    let mut sorted = Sorted::default();
     let pieces = plan.iter().zip(digests).enumerate();
     for (at, (piece, digest)) in pieces.filter(|(_, (piece, _))| piece.is_on_device()) {
-        let order = Order {
-            piece: *piece,
-            digest,
-        };
-        let (device, bytes, index) = (device_of(piece), piece.len as u64, watched.len());
+        let order = Order::new(*piece, digest);
+        let index = sorted.watched.len();
+        let (device, bytes) = (device_of(piece), piece.len as u64);
         let is_shared = || site.session.sharing.shared.contains_key(&piece.buffer);
         let is_known = tools.sink.has(&order);
         let at_once = match variables.get(&at) {
@@ -224,7 +253,8 @@ fn known_all(
                 true
             }
             Some(Some(slot)) => {
-                copied.entry(device).or_default().push((index, *slot));
+                let copied = sorted.copied.entry(device).or_default();
+                copied.push((index, *slot));
                 false
             }
             Some(None) => true,
@@ -232,7 +262,8 @@ fn known_all(
             // Other processes may write the buffer, and this worker's gate does not see their operations.
             None if is_shared() => match slot_of_unwatched(&mut tools.pools, device, bytes) {
                 Some(slot) => {
-                    aside.entry(device).or_default().push((index, slot));
+                    let aside = sorted.aside.entry(device).or_default();
+                    aside.push((index, slot));
                     false
                 }
                 None => true,
@@ -241,22 +272,11 @@ fn known_all(
             None => by_content && digest == Digest::Unknown,
         };
         if at_once {
-            now.push(order);
+            sorted.now.push(order);
         }
-        watched.push((*piece, digest, !at_once));
+        sorted.watched.push((*piece, digest, !at_once));
     }
-    let mut map = ChunkMap::new(&site.session, &watched);
-    isolate(&mut map, copied);
-    put_aside(
-        site,
-        |index| *map.piece(index),
-        &aside,
-        |_| tools.sink.take(&mut now.into_iter(), &mut |_| {}),
-    )?;
-    isolate(&mut map, aside);
-    tools.signals.hurry(false);
-    steps.add("copy", from, 0);
-    Ok(map)
+    Ok(sorted)
 }
 
 /// Copies variables to the pools, if they have at most [`VARIABLES`] bytes in all, as far as there is room. Returns the slot of each,

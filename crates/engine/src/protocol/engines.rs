@@ -93,17 +93,18 @@ impl Engines {
         }
     }
 
-    /// Starts copying a piece of device memory straight into a span of its length.
+    /// Starts copying pieces of device memory, of which each begins where the one before ends, straight into spans of their
+    /// lengths.
     pub(crate) fn start_into(
         &mut self,
-        piece: &Piece,
-        span: Span,
-    ) -> Result<InFlight, EngineError> {
-        let address = piece.device_address()?;
-        let started = self.engine(piece)?.start_into(address, span);
+        first: &Piece,
+        spans: Vec<Span>,
+    ) -> Result<Vec<InFlight>, EngineError> {
+        let address = first.device_address()?;
+        let bytes: usize = spans.iter().map(|span| span.len()).sum();
+        let started = self.engine(first)?.start_into(address, spans);
         started.map_err(EngineError::driver(format!(
-            "copy {} bytes at {address:#x}",
-            piece.len
+            "copy {bytes} bytes at {address:#x}"
         )))
     }
 

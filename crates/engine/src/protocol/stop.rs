@@ -13,7 +13,7 @@ use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
-use crate::digest::{self, Digest};
+use crate::digest::{self, Known};
 use crate::files::publish;
 use crate::records::Records;
 use crate::sink::{Behind, Order, Sink};
@@ -146,28 +146,33 @@ fn take(
     };
     progress(0, total);
     let (from, hashed, copied) = (Instant::now(), hashing, sink.copied());
-    let mut take = |digests: &mut dyn Iterator<Item = Digest>| {
+    let key = match again {
+        Some(_) => None,
+        None => sink.seal(),
+    };
+    let mut take = |known: &mut dyn Iterator<Item = Known>| {
         // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
-        let digests = std::iter::from_fn(|| {
+        let known = std::iter::from_fn(|| {
             let asked = Instant::now();
-            let next = digests.next();
+            let next = known.next();
             hashing += asked.elapsed();
             next
         });
         let mut orders = plan
             .iter()
-            .zip(digests)
+            .zip(known)
             .filter(|(piece, _)| !on_host(piece))
-            .map(|(piece, digest)| Order {
+            .map(|(piece, (digest, seal))| Order {
                 piece: *piece,
                 digest,
+                seal,
             });
         sink.take(&mut orders, &mut |piece| count(piece))
     };
     match again {
-        Some(digests) => take(&mut digests.into_iter()),
-        None => digest::in_parts(live, plan, take),
+        Some(digests) => take(&mut digests.into_iter().map(|digest| (digest, None))),
+        None => digest::in_parts(live, plan, key.as_deref(), take),
     }?;
     let copying = from.elapsed().saturating_sub(hashing - hashed);
     let shared = Instant::now();

@@ -6,6 +6,7 @@ use fermata_store::ChunkId;
 
 use crate::digest::Digest;
 use crate::protocol::Piece;
+use crate::seal::Seal;
 
 /// The chunks of an image: by buffer number and offset, each with its length. What is missing is zero.
 pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
@@ -17,4 +18,17 @@ pub(crate) struct Order {
     pub piece: Piece,
     /// The digest of its bytes, if known.
     pub digest: Digest,
+    /// By which its copy may be checked instead ([`super::Sink::seal`]).
+    pub seal: Option<Seal>,
+}
+
+impl Order {
+    /// A piece without a seal.
+    pub fn new(piece: Piece, digest: Digest) -> Self {
+        Self {
+            piece,
+            digest,
+            seal: None,
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! The helper threads of a sink: they hash what has been copied, compare or name it, and write it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use super::signals::Signals;
 use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
 use crate::pipeline::{Next, Queue, STEP_LIMIT};
+use crate::seal::SealKey;
 use crate::{CHUNK, EngineError};
 
 /// Buffers for host memory.
@@ -26,6 +27,8 @@ const OWN_BUFFERS: usize = 16;
 /// One in so many helpers keeps its priority when the others lower theirs, so that an image gets complete even if the
 /// program keeps all cores busy.
 const KEEPS_ITS_SHARE: usize = 8;
+/// Hashing lags behind if more pieces than this wait for each helper. In debug builds always, so that tests come to it.
+const LAG: u64 = if cfg!(debug_assertions) { 0 } else { 2 };
 /// A piece that differs from its digest is copied this often in all.
 const TRIES: u32 = 3;
 /// How often to check that helpers make progress.
@@ -93,6 +96,10 @@ pub(super) struct Flow {
     /// Chunks that are being copied into a place, each with further pieces of that content.
     coming: Mutex<HashMap<ChunkId, Vec<Job>>>,
     turns: AtomicU64,
+    /// With which seals are made.
+    key: OnceLock<Arc<SealKey>>,
+    /// Pieces that may wait before hashing lags behind.
+    backlog: u64,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
     /// Guards only the wait until no piece is pending.
@@ -104,7 +111,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    fn new(writer: PackWriter, reach: &Reach) -> Self {
+    fn new(writer: PackWriter, helpers: usize, reach: &Reach) -> Self {
         let spare = Queue::new(OWN_BUFFERS, 1);
         Self {
             queue: Queue::new(usize::MAX, 1),
@@ -118,6 +125,8 @@ impl Flow {
             coming: Mutex::default(),
             tries: Mutex::default(),
             turns: AtomicU64::new(0),
+            key: OnceLock::new(),
+            backlog: LAG * helpers as u64,
             pending: AtomicU64::new(0),
             hashing: Mutex::new(()),
             hashed: Condvar::new(),
@@ -133,6 +142,12 @@ impl Flow {
     /// Whether the program runs.
     pub fn stands_back(&self) -> bool {
         self.behind.load(Ordering::Acquire)
+    }
+
+    /// See [`super::Sink::seal`].
+    pub fn seal_with(&self, key: Arc<SealKey>) {
+        // Seals of another key than the first would fit nothing.
+        let _ = self.key.set(key);
     }
 
     /// A turn number, higher than all before.
@@ -355,12 +370,10 @@ impl Flow {
             self.enter(job, None);
             return Ok(());
         }
-        let id = ChunkId::of(bytes);
-        if let Digest::Id(wanted) = job.order.digest
-            && wanted != id
-        {
-            return self.differs(job.clone(), &wanted);
-        }
+        let id = match self.name(&job.order, bytes) {
+            Ok(id) => id,
+            Err(wanted) => return self.differs(job.clone(), &wanted),
+        };
         moments::pass("write");
         match &job.place {
             Some(place) => {
@@ -383,6 +396,22 @@ impl Flow {
             self.enter(&other, Some(id));
         }
         Ok(())
+    }
+
+    /// The chunk that has arrived for an order.
+    ///
+    /// # Errors
+    /// It is another than this one, which was expected.
+    fn name(&self, order: &Order, bytes: &[u8]) -> Result<ChunkId, ChunkId> {
+        let Digest::Id(wanted) = order.digest else {
+            return Ok(ChunkId::of(bytes));
+        };
+        let lags = self.pending.load(Ordering::Relaxed) > self.backlog;
+        let is_it = match order.seal.zip(self.key.get()) {
+            Some((seal, key)) if lags => key.fits(&seal, bytes),
+            _ => ChunkId::of(bytes) == wanted,
+        };
+        if is_it { Ok(wanted) } else { Err(wanted) }
     }
 
     /// Handles bytes that differ from the job's digest: the pieces that waited for this chunk have to be copied, too.
@@ -432,7 +461,7 @@ pub(super) struct Team {
 
 impl Team {
     pub fn start(writer: PackWriter, helpers: usize, reach: &Reach) -> Result<Self, EngineError> {
-        let flow = Arc::new(Flow::new(writer, reach));
+        let flow = Arc::new(Flow::new(writer, helpers, reach));
         for _ in 0..OWN_BUFFERS {
             // Their pages are first touched when they are used.
             let _ = flow.spare.push(AlignedBuf::new(CHUNK as usize));

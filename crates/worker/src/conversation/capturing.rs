@@ -10,6 +10,7 @@ use fermata_store::Store;
 
 use super::serving::{Serving, ended, on_server};
 use crate::failure::{failure, of_session};
+use crate::server::Server;
 
 /// The longest wait for module images to be examined; the rest is waited for where it is needed.
 const EXAMINATION: Duration = Duration::from_secs(60);
@@ -33,7 +34,11 @@ fn order(what: &str) -> Failure {
 fn wait_for_images(serving: &Serving) -> Result<(), Failure> {
     let until = Instant::now() + EXAMINATION;
     // The program may load more meanwhile.
-    while let Some(examining) = on_server(serving, |server| server.site.examining_images())? {
+    let under_way = |server: &mut Server| {
+        server.end_readings();
+        server.site.examining_images()
+    };
+    while let Some(examining) = on_server(serving, under_way)? {
         if !examining.ends_within(until.saturating_duration_since(Instant::now())) {
             break;
         }

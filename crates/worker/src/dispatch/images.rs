@@ -5,29 +5,29 @@
 //!  memory      ─ memory file, descriptor likewise ─► read here ─┼─► one copy: driver's loads, records, examination
 //!  small       ─ with the operation ────────────────────────────┘
 //! ```
-//! The descriptor may refer to anything, and the file may change at any time. So it is read, never mapped, and only if it
-//! is a regular file that is long enough. The bytes read are limited, for one image and for all of a session.
+//! The descriptor may refer to anything ([`crate::reading`]). The bytes read are limited, for one image and for all of a session.
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::fmt::Display;
 
-use fermata_abi::op::{Blob, HeldImageId, ImageRef};
+use fermata_abi::op::{Blob, FileId, HeldImageId, ImageRef};
 use fermata_abi::sys::driver as cu;
-use fermata_state::{IMAGE_PADDING, ImageBytes, ImageId, LONGEST_IMAGE};
+use fermata_state::{ImageBytes, ImageId, LONGEST_IMAGE};
 
 use super::{DONE, Step};
 use crate::errors::OpError;
+use crate::reading::{Part, Reading};
 use crate::server::Server;
+use crate::waiting::Then;
 
 /// The most bytes of all images of a session.
 const LONGEST_IN_ALL: u64 = 16 << 30;
-/// Bytes that each reading thread gets at least.
-const SHARE: usize = 16 << 20;
-/// The most threads that read one file.
-const READERS: usize = 8;
+/// A library's image of so many bytes is read beside the program.
+const BESIDE: u64 = if cfg!(debug_assertions) {
+    1 << 20
+} else {
+    8 << 20
+};
 
 impl Server {
     /// The bytes of a blob, private to this process.
@@ -42,6 +42,10 @@ impl Server {
     pub(super) fn image(&mut self, image: &ImageRef<'_>) -> Result<(ImageId, ImageBytes), OpError> {
         let bytes = match image {
             ImageRef::Held { image } => {
+                self.end_reading(*image);
+                if let Some(error) = self.unread.get(image) {
+                    return Err(error.clone());
+                }
                 let held = self.site.session.held_image(*image);
                 let held = held.map(|(name, image)| (name, image.clone()));
                 let missing = || OpError::invalid(format!("there is no image {image:#x}"));
@@ -52,71 +56,109 @@ impl Server {
                 Cow::Owned(bytes) => ImageBytes::from(bytes),
             },
             ImageRef::File { file, offset, len } => {
-                self.receive_descriptor(|it| it.files.contains_key(file))?;
-                let fd = self.files.remove(file).flatten();
-                let room = LONGEST_IN_ALL.saturating_sub(self.site.session.image_total());
-                if *len > room.min(LONGEST_IMAGE) {
-                    let text = format!("a module image of {len} bytes is too long");
-                    return Err(OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text));
-                }
-                let unreadable = |error: &dyn std::fmt::Display| {
-                    let text = format!("a module image cannot be read from its file: {error}");
-                    OpError::new(cu::CUDA_ERROR_FILE_NOT_FOUND, text)
-                };
-                let fd = fd.ok_or_else(|| unreadable(&"its descriptor is missing"))?;
-                read(fd, *offset, *len).map_err(|error| unreadable(&error))?
+                let part = self.part(*file, *offset, *len)?;
+                part.read().map_err(unreadable)?
             }
         };
         Ok((self.site.name_image(&bytes), bytes))
     }
 
+    /// A part of a file that the program has sent.
+    fn part(&mut self, file: FileId, offset: u64, len: u64) -> Result<Part, OpError> {
+        self.receive_descriptor(|it| it.files.contains_key(&file))?;
+        let fd = self.files.remove(&file).flatten();
+        let coming: u64 = self.readings().map(|it| it.len).sum();
+        let room = LONGEST_IN_ALL.saturating_sub(self.site.session.image_total() + coming);
+        if len > room.min(LONGEST_IMAGE) {
+            let text = format!("a module image of {len} bytes is too long");
+            return Err(OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text));
+        }
+        let fd = fd.ok_or_else(|| unreadable("its descriptor is missing"))?;
+        Part::of(fd, offset, len).map_err(unreadable)
+    }
+
     pub(super) fn image_hold(&mut self, image: HeldImageId, from: &ImageRef<'_>) -> Step {
-        let (name, bytes) = self.image(from)?;
-        self.site.session.hold_image(image, name, &bytes)?;
-        self.site.examine_image(&name);
+        let bytes = match from {
+            ImageRef::File { file, offset, len } if *len >= BESIDE => {
+                if self.site.session.held_image(image).is_some()
+                    || self.readings().any(|it| it.image == image)
+                {
+                    let text = format!("there is an image {image:#x} already");
+                    return Err(OpError::invalid(text));
+                }
+                let part = self.part(*file, *offset, *len)?;
+                // Without a thread the program fails as where memory is short.
+                let reading = Reading::begin(image, part).map_err(|error| {
+                    let text = format!("cannot start a thread that reads: {error}");
+                    OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
+                })?;
+                self.after(&[], None, false, Then::ImageHold(reading), None)?;
+                return DONE;
+            }
+            _ => self.image(from)?,
+        };
+        self.keep_image(image, bytes)?;
         DONE
     }
 
+    fn keep_image(
+        &mut self,
+        image: HeldImageId,
+        (name, bytes): (ImageId, ImageBytes),
+    ) -> Result<(), OpError> {
+        self.site.session.hold_image(image, name, &bytes)?;
+        self.site.examine_image(&name);
+        Ok(())
+    }
+
+    /// Records an image that has been read, or why it could not be, for the operations that use it. Waits for it.
+    pub(crate) fn held(&mut self, reading: Reading) {
+        let image = reading.image;
+        let read = reading.end().map_err(unreadable);
+        let kept = read.and_then(|bytes| {
+            let named = (self.site.name_image(&bytes), bytes);
+            self.keep_image(image, named)
+        });
+        if let Err(error) = kept {
+            self.unread.insert(image, error);
+        }
+    }
+
+    /// Images that are being read.
+    fn readings(&self) -> impl Iterator<Item = &Reading> {
+        self.waiting.iter().filter_map(|it| match &it.then {
+            Then::ImageHold(reading) => Some(reading),
+            _ => None,
+        })
+    }
+
+    /// Waits for an image, if it is being read.
+    fn end_reading(&mut self, image: HeldImageId) {
+        let its = |then: &Then| matches!(then, Then::ImageHold(it) if it.image == image);
+        if let Some(index) = self.waiting.iter().position(|it| its(&it.then))
+            && let Then::ImageHold(reading) = self.waiting.remove(index).then
+        {
+            self.held(reading);
+        }
+    }
+
+    /// Waits for all images that are being read.
+    pub(crate) fn end_readings(&mut self) {
+        let images: Vec<HeldImageId> = self.readings().map(|it| it.image).collect();
+        for image in images {
+            self.end_reading(image);
+        }
+    }
+
     pub(super) fn image_release(&mut self, image: HeldImageId) -> Step {
+        self.end_reading(image);
+        self.unread.remove(&image);
         self.site.session.release_image(image);
         DONE
     }
 }
 
-/// Reads a part of a file, with several threads if it is long.
-///
-/// # Errors
-/// The file is not a regular one, is too short or cannot be read, or memory is short.
-fn read(fd: OwnedFd, offset: u64, len: u64) -> io::Result<ImageBytes> {
-    let file = File::from(fd);
-    let about = file.metadata()?;
-    let is_there = offset
-        .checked_add(len)
-        .is_some_and(|end| end <= about.len());
-    if !about.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    if !is_there {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-    }
-    let len = len as usize;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len + IMAGE_PADDING)?;
-    bytes.resize(len + IMAGE_PADDING, 0);
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let readers = len.div_ceil(SHARE).clamp(1, READERS.min(cores));
-    let part = len.div_ceil(readers).max(1);
-    let parts = bytes[..len].chunks_mut(part).enumerate();
-    let read = |(n, into): (usize, &mut [u8])| file.read_exact_at(into, offset + (n * part) as u64);
-    if readers == 1 {
-        parts.into_iter().try_for_each(read)?;
-    } else {
-        std::thread::scope(|scope| {
-            let all: Vec<_> = parts.map(|it| scope.spawn(move || read(it))).collect();
-            let lost = |_| Err(io::Error::other("a thread that reads has panicked"));
-            all.into_iter()
-                .try_for_each(|it| it.join().unwrap_or_else(lost))
-        })?;
-    }
-    ImageBytes::from_padded(bytes).ok_or_else(|| io::Error::other("no room behind the image"))
+fn unreadable(error: impl Display) -> OpError {
+    let text = format!("a module image cannot be read from its file: {error}");
+    OpError::new(cu::CUDA_ERROR_FILE_NOT_FOUND, text)
 }

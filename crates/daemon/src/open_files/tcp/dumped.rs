@@ -157,21 +157,35 @@ pub fn settle(
     Ok(whole)
 }
 
-/// The addresses that sockets of the dump in `host` have without being connections: those at which a restored program listens.
+/// The addresses that a restored program has again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Those at which it listens.
+    pub listening: Vec<SocketAddr>,
+    /// Those of its connections, from each end.
+    pub connected: Vec<Ends>,
+}
+
+/// The addresses of TCP sockets in the dump in `host`.
 ///
 /// # Errors
 /// The dump cannot be read.
-pub fn listening(host: &Path) -> io::Result<Vec<SocketAddr>> {
-    let mut found = Vec::new();
-    for bytes in &criu::files::read(host)?.list {
+pub fn addresses(host: &Path) -> io::Result<Addresses> {
+    let records = criu::files::read(host)?;
+    let mut listening = Vec::new();
+    for bytes in &records.list {
         if let Some(socket) = tcp_socket(bytes)?
             && socket.other_port.unwrap_or(0) == 0
             && socket.own_port.unwrap_or(0) != 0
         {
-            found.push(socket.own_address().ok_or_else(bad)?);
+            listening.push(socket.own_address().ok_or_else(bad)?);
         }
     }
-    Ok(found)
+    let connections = connections(&records)?.into_iter();
+    Ok(Addresses {
+        listening,
+        connected: connections.map(|it| it.ends).collect(),
+    })
 }
 
 impl InetSocket {

@@ -1,9 +1,11 @@
-//! Ends what is left of closed connections where a program is about to listen again.
+//! Ends what is left of closed connections where a program is about to listen, or to be connected, again.
 //!
-//! The ends of a connection outlive it by a minute (`TIME_WAIT`), and as long as one is at a port none may listen there, unless
+//! One end of a connection outlives it by a minute (`TIME_WAIT`). As long as it is at a port none may listen there, unless
 //! the ended socket had `SO_REUSEADDR`. [`super::reuse`] gives that to the connections which a program has at a checkpoint. Those
-//! that had ended before it, and those that were made after it, do not have it: the kernel is asked to forget them
-//! (`SOCK_DESTROY`, sock_diag(7)), if both ends were on this host, where no packet of theirs is under way any more.
+//! that had ended before it, and those that were made after it, do not have it. And as long as it has its two addresses no other
+//! connection may have them: for a second between addresses of the loopback device, else for all of the minute (`tcp_tw_reuse`,
+//! ip-sysctl). So the kernel is asked to forget them (`SOCK_DESTROY`, sock_diag(7)), if both ends were on this host, where no
+//! packet of theirs is under way any more.
 //!
 //! | offset of the request | bytes | field |
 //! | --- | --- | --- |
@@ -25,6 +27,7 @@ use rustix::net::{
     sockopt,
 };
 
+use super::dumped::Addresses;
 use super::{Ends, live};
 
 const SOCK_DESTROY: u16 = 21;
@@ -35,15 +38,19 @@ const LENGTH: u32 = 72;
 /// The kernel answers at once.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Forgets the ended connections at the addresses in `listening`, in this process's network namespace. What the kernel does not
-/// forget may keep a restored program from listening, which CRIU says then.
-pub fn forget(listening: &[SocketAddr]) {
+/// Forgets the ended connections that have addresses which a program is about to have again, in this process's network namespace.
+/// What the kernel does not forget may keep it from being restored, which CRIU says then.
+pub fn forget(wanted: &Addresses) {
     let at = |own: SocketAddr, it: &SocketAddr| {
         let everywhere = it.ip().is_unspecified() || it.ip() == own.ip();
         it.port() == own.port() && everywhere
     };
     let mut ended = live::ended();
-    ended.retain(|it| it.is_local() && listening.iter().any(|to| at(it.own, to)));
+    ended.retain(|it| {
+        let stands_in_the_way =
+            wanted.listening.iter().any(|to| at(it.own, to)) || wanted.connected.contains(it);
+        it.is_local() && stands_in_the_way
+    });
     let Ok(diagnosis) = connect() else { return };
     for ends in ended {
         // It may have come to its end by itself.
@@ -127,20 +134,55 @@ mod tests {
     use super::*;
     use crate::looks::scene::soon;
 
-    /// An address whose connection has ended at the side that listened, and is remembered.
-    fn lingering(ip: IpAddr) -> SocketAddr {
+    const LOCAL: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ];
+
+    fn is_remembered(ends: Ends) -> bool {
+        live::ended().contains(&ends)
+    }
+
+    /// A connection that has ended, and is remembered at the end that listened, or at the other one. The listener goes on.
+    fn ended(ip: IpAddr, by_listener: bool) -> (TcpListener, Ends) {
         let listener = TcpListener::bind((ip, 0)).expect("listens");
         // Without the option that this listener has, as most programs make theirs.
         sockopt::set_socket_reuseaddr(&listener, false).expect("set");
         let at = listener.local_addr().expect("an address");
-        let mut client = TcpStream::connect(at).expect("connected");
+        let client = TcpStream::connect(at).expect("connected");
+        let other = client.local_addr().expect("an address");
         let (accepted, _) = listener.accept().expect("accepted");
-        drop(accepted);
-        assert_eq!(client.read(&mut [0]).expect("the end"), 0);
-        drop(client);
-        let is_ended = || live::ended().iter().any(|it| it.own == at);
-        assert!(soon(is_ended, |ended| *ended), "it is not remembered");
-        at
+        let (first, mut second) = match by_listener {
+            true => (accepted, client),
+            false => (client, accepted),
+        };
+        drop(first);
+        assert_eq!(second.read(&mut [0]).expect("the end"), 0);
+        drop(second);
+        let ends = Ends { own: at, other };
+        let ends = if by_listener { ends } else { ends.reversed() };
+        let remembered = soon(|| is_remembered(ends), |it| *it);
+        assert!(remembered, "it is not remembered");
+        (listener, ends)
+    }
+
+    /// An address at which a connection has ended.
+    fn lingering(ip: IpAddr) -> SocketAddr {
+        ended(ip, true).1.own
+    }
+
+    fn listening(at: SocketAddr) -> Addresses {
+        Addresses {
+            listening: vec![at],
+            connected: Vec::new(),
+        }
+    }
+
+    fn connected(ends: Ends) -> Addresses {
+        Addresses {
+            listening: Vec::new(),
+            connected: vec![ends, ends.reversed()],
+        }
     }
 
     fn bind_again(at: SocketAddr) -> rustix::io::Result<()> {
@@ -156,18 +198,37 @@ mod tests {
 
     #[test]
     fn a_port_where_connections_have_ended_can_be_listened_at() {
-        for ip in [
-            IpAddr::from(Ipv4Addr::LOCALHOST),
-            Ipv6Addr::LOCALHOST.into(),
-        ] {
+        for ip in LOCAL {
             let (at, other) = (lingering(ip), lingering(ip));
             assert_eq!(bind_again(at), Err(rustix::io::Errno::ADDRINUSE));
-            forget(&[at]);
+            forget(&listening(at));
             assert_eq!(soon(|| bind_again(at), Result::is_ok), Ok(()));
             // Of another port nothing is forgotten.
             assert_eq!(bind_again(other), Err(rustix::io::Errno::ADDRINUSE));
-            forget(&[SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), other.port())]);
+            let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), other.port());
+            forget(&listening(everywhere));
             assert_eq!(soon(|| bind_again(other), Result::is_ok), Ok(()));
+        }
+    }
+
+    #[test]
+    fn addresses_between_which_a_connection_has_ended_can_be_connected_again() {
+        for ip in LOCAL {
+            let (listener, ends) = ended(ip, false);
+            let (_kept, other) = ended(ip, false);
+            forget(&connected(ends));
+            assert!(!is_remembered(ends), "{ends}");
+            // Of other addresses nothing is forgotten.
+            assert!(is_remembered(other), "{other}");
+            let family = match ip {
+                IpAddr::V4(_) => AddressFamily::INET,
+                IpAddr::V6(_) => AddressFamily::INET6,
+            };
+            let flags = SocketFlags::CLOEXEC;
+            let again = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
+            bind(&again, &ends.own).expect("bound");
+            rustix::net::connect(&again, &ends.other).expect("connected again");
+            drop(listener);
         }
     }
 }

@@ -102,17 +102,19 @@ struct Run {
 }
 
 impl Run {
-    /// Whether a piece lies behind the others on their device; true of the first.
+    /// Whether a piece lies behind the others in their buffer on the device; true of the first. Of two neighbouring buffers the
+    /// driver copies no range with one call.
     fn is_continued_by(&self, piece: &Piece) -> bool {
         let Some(last) = self.jobs.last() else {
             return true;
         };
         let place = |piece: &Piece| match piece.source {
-            Source::Device { device, address } => Some((device, address.raw())),
+            Source::Device { device, address } => Some((piece.buffer, device, address.raw())),
             Source::Host { .. } | Source::Array { .. } => None,
         };
         let last = &last.order.piece;
-        let end = place(last).map(|(device, address)| (device, address + last.len as u64));
+        let end =
+            place(last).map(|(buffer, device, from)| (buffer, device, from + last.len as u64));
         end.is_some() && end == place(piece)
     }
 
@@ -480,4 +482,37 @@ fn host_bytes(
     let missing = || EngineError::Internal(format!("host region {region:#x} is not mapped"));
     let mapping = hosts.get(&region).ok_or_else(missing)?;
     Ok(flow.buffer(|bytes| mapping.read(offset, &mut bytes[..piece.len])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(buffer: u64, device: u32, address: u64) -> Piece {
+        let address = Address::from_raw(address);
+        Piece {
+            buffer,
+            offset: 0,
+            len: 0x100,
+            source: Source::Device { device, address },
+        }
+    }
+
+    #[test]
+    fn a_run_is_of_one_buffer_and_without_gaps() {
+        let mut run = Run::default();
+        let first = piece(1, 0, 0x1000);
+        assert!(run.is_continued_by(&first));
+        run.jobs
+            .push(Job::new(Order::new(first, Digest::Unknown), 0));
+        assert!(run.is_continued_by(&piece(1, 0, 0x1100)));
+        for other in [
+            piece(1, 0, 0x1200),
+            piece(1, 0, 0x1000),
+            piece(1, 1, 0x1100),
+            piece(2, 0, 0x1100),
+        ] {
+            assert!(!run.is_continued_by(&other), "{other:?}");
+        }
+    }
 }

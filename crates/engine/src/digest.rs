@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 
 use fermata_device::hash::{self, CHANGE_BLOCK, Hasher};
 use fermata_device::{ContextHandle, Driver, DriverError, PinnedBuffer, StreamHandle};
@@ -192,7 +193,16 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
 /// What is known of a piece before it is copied, and its seal if it has one.
 pub(crate) type Known = (Digest, Option<Seal>);
 
-/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known, with seals if there is a `key`: the device
+/// The seals that are wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct Seals<'s> {
+    /// With which they are made.
+    pub key: &'s SealKey,
+    /// Whether a piece with this digest will be copied; others get none.
+    pub copied: &'s (dyn Fn(&Piece, Digest) -> bool + Sync),
+}
+
+/// Hands the digests of `plan`'s pieces to `act`, in order, as soon as they are known, with the seals that are wanted: the device
 /// hashes the next part while `act` copies the one before. No other work may run on the devices.
 ///
 /// The first part is small, so that copies begin soon. Hashing a further part takes less time than copying the one
@@ -200,14 +210,14 @@ pub(crate) type Known = (Digest, Option<Seal>);
 pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
-    key: Option<&SealKey>,
+    seals: Option<Seals<'_>>,
     act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
 ) -> R {
     if !live.device_hashes {
         return act(&mut std::iter::repeat_n(UNKNOWN, plan.len()));
     }
     let mut kernels = Kernels::of(live, plan);
-    let done = kernels.in_parts(plan, key, act);
+    let done = kernels.in_parts(plan, seals, act);
     kernels.settle(live);
     done
 }
@@ -287,7 +297,7 @@ impl Kernels {
     fn in_parts<R>(
         &mut self,
         plan: &[Piece],
-        key: Option<&SealKey>,
+        seals: Option<Seals<'_>>,
         act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
     ) -> R {
         let (give, parts) = std::sync::mpsc::channel();
@@ -295,7 +305,7 @@ impl Kernels {
             let (mut rest, mut wanted) = (plan, FIRST_PART);
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(part(lengths(rest), wanted));
-                if give.send(self.sealed(now, key)).is_err() {
+                if give.send(self.sealed(now, seals)).is_err() {
                     // The receiver has ended: the digests are not needed any more.
                     return;
                 }
@@ -305,25 +315,30 @@ impl Kernels {
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("hash".to_owned());
             // Without a thread the closure, and with it the sender, is dropped, and everything is hashed where it arrives.
-            drop(thread.spawn_scoped(scope, hash));
-            act(&mut parts
+            let hashing = thread.spawn_scoped(scope, hash);
+            let done = act(&mut parts
                 .into_iter()
                 .flatten()
                 .chain(std::iter::repeat(UNKNOWN))
-                .take(plan.len()))
+                .take(plan.len()));
+            // What it has not hashed, also because of a panic, is hashed there, too.
+            drop(hashing.map(ScopedJoinHandle::join));
+            done
         })
     }
 
-    /// The digests of some pieces, one each, and their seals if there is a `key`.
-    fn sealed(&mut self, plan: &[Piece], key: Option<&SealKey>) -> Vec<Known> {
+    /// The digests of some pieces, one each, and the seals that are wanted.
+    fn sealed(&mut self, plan: &[Piece], wanted: Option<Seals<'_>>) -> Vec<Known> {
+        let digests = self.digests(plan);
         let mut seals = vec![None; plan.len()];
-        if let Some(key) = key {
+        if let Some(wanted) = wanted {
             for (device, hasher) in &self.by_device {
+                let all = (plan, digests.as_slice());
                 // Pieces without a seal are checked by their digests.
-                let _ = enter_seals(&self.driver, (*device, hasher), plan, key, &mut seals);
+                let _ = enter_seals(&self.driver, (*device, hasher), all, wanted, &mut seals);
             }
         }
-        self.digests(plan).into_iter().zip(seals).collect()
+        digests.into_iter().zip(seals).collect()
     }
 
     /// The digests of some pieces, one each.
@@ -371,12 +386,12 @@ impl Kernels {
 fn enter_seals(
     driver: &Driver,
     (device, (context, hasher)): (u32, &SharedHasher),
-    plan: &[Piece],
-    key: &SealKey,
+    (plan, digests): (&[Piece], &[Digest]),
+    wanted: Seals<'_>,
     seals: &mut [Option<Seal>],
 ) -> Result<(), DriverError> {
     let (mut indices, mut places): (Vec<_>, Vec<hash::Piece>) = (Vec::new(), Vec::new());
-    for (index, piece) in plan.iter().enumerate() {
+    for (index, (piece, digest)) in plan.iter().zip(digests).enumerate() {
         let bytes = piece.len as u64;
         if let Source::Device {
             device: at,
@@ -385,6 +400,7 @@ fn enter_seals(
             && at == device
             && address.is_multiple_of(16)
             && seal::has_seal(bytes)
+            && (wanted.copied)(piece, *digest)
         {
             indices.push(index);
             places.push((address.raw(), bytes));
@@ -392,10 +408,10 @@ fn enter_seals(
     }
     driver.set_current(*context)?;
     let mut hasher = hasher.lock();
-    let mut hashes = hasher.changes(&places, key.bytes())?;
+    let mut hashes = hasher.changes(&places, wanted.key.bytes())?;
     for (index, (_, bytes)) in indices.into_iter().zip(places) {
         let of_piece = hashes.split_off(..(bytes / CHANGE_BLOCK) as usize);
-        seals[index] = of_piece.map(|it| key.seal(it.iter().copied()));
+        seals[index] = of_piece.map(|it| wanted.key.seal(it.iter().copied()));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
-use crate::digest::{self, Known};
+use crate::digest::{self, Known, Seals};
 use crate::files::publish;
 use crate::records::Records;
 use crate::sink::{Behind, Order, Sink};
@@ -150,6 +150,11 @@ fn take(
         Some(_) => None,
         None => sink.seal(),
     };
+    let lacks = sink.lacks();
+    let seals = key.as_deref().map(|key| Seals {
+        key,
+        copied: &lacks,
+    });
     let mut take = |known: &mut dyn Iterator<Item = Known>| {
         // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
@@ -172,7 +177,7 @@ fn take(
     };
     match again {
         Some(digests) => take(&mut digests.into_iter().map(|digest| (digest, None))),
-        None => digest::in_parts(live, plan, key.as_deref(), take),
+        None => digest::in_parts(live, plan, seals, take),
     }?;
     let copying = from.elapsed().saturating_sub(hashing - hashed);
     let shared = Instant::now();

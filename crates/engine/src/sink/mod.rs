@@ -435,6 +435,12 @@ impl Sink {
         self.team.flow.has(order)
     }
 
+    /// As [`Sink::has`] says the opposite, on any thread.
+    pub fn lacks(&self) -> impl Fn(&Piece, Digest) -> bool + Sync + use<> {
+        let flow = Arc::clone(&self.team.flow);
+        move |piece, digest| !flow.has(&Order::new(*piece, digest))
+    }
+
     /// Waits until everything taken has been hashed, and returns the pieces that differ from their digest. They have
     /// to be taken again, with the digest they have by then.
     ///

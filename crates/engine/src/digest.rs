@@ -191,7 +191,7 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
 }
 
 /// What is known of a piece before it is copied, and its seal if it has one.
-pub(crate) type Known = (Digest, Option<Seal>);
+pub(crate) type Hashed = (Digest, Option<Seal>);
 
 /// The seals that are wanted.
 #[derive(Clone, Copy)]
@@ -211,7 +211,7 @@ pub(crate) fn in_parts<R>(
     live: &mut Live,
     plan: &[Piece],
     seals: Option<Seals<'_>>,
-    act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
+    act: impl FnOnce(&mut dyn Iterator<Item = Hashed>) -> R,
 ) -> R {
     if !live.device_hashes {
         return act(&mut std::iter::repeat_n(UNKNOWN, plan.len()));
@@ -222,7 +222,7 @@ pub(crate) fn in_parts<R>(
     done
 }
 
-const UNKNOWN: Known = (Digest::Unknown, None);
+const UNKNOWN: Hashed = (Digest::Unknown, None);
 
 fn lengths(plan: &[Piece]) -> impl Iterator<Item = u64> {
     plan.iter().map(|piece| piece.len as u64)
@@ -298,7 +298,7 @@ impl Kernels {
         &mut self,
         plan: &[Piece],
         seals: Option<Seals<'_>>,
-        act: impl FnOnce(&mut dyn Iterator<Item = Known>) -> R,
+        act: impl FnOnce(&mut dyn Iterator<Item = Hashed>) -> R,
     ) -> R {
         let (give, parts) = std::sync::mpsc::channel();
         let hash = move || {
@@ -328,7 +328,7 @@ impl Kernels {
     }
 
     /// The digests of some pieces, one each, and the seals that are wanted.
-    fn sealed(&mut self, plan: &[Piece], wanted: Option<Seals<'_>>) -> Vec<Known> {
+    fn sealed(&mut self, plan: &[Piece], wanted: Option<Seals<'_>>) -> Vec<Hashed> {
         let digests = self.digests(plan);
         let mut seals = vec![None; plan.len()];
         if let Some(wanted) = wanted {

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::thread::Builder;
 
 use fermata_abi::op::HeldImageId;
 use fermata_engine::Thread;
@@ -72,7 +73,8 @@ impl Part {
             parts.into_iter().try_for_each(read)?;
         } else {
             std::thread::scope(|scope| {
-                let all: Vec<_> = parts.map(|it| scope.spawn(move || read(it))).collect();
+                let begin = |it| Builder::new().spawn_scoped(scope, move || read(it));
+                let all: Vec<_> = parts.map(begin).collect::<io::Result<_>>()?;
                 let lost = |_| Err(io::Error::other("a thread that reads has panicked"));
                 all.into_iter()
                     .try_for_each(|it| it.join().unwrap_or_else(lost))

@@ -20,10 +20,8 @@ use crate::{
 };
 use scratch::Scratch;
 
-/// Bytes of a block of the change hash.
-pub const CHANGE_BLOCK: u64 = 65_536;
-/// Bytes of the change hash's key.
-pub const CHANGE_KEY_BYTES: usize = 65_536 + 16;
+pub use sums::{CHANGE_BLOCK, CHANGE_KEY_BYTES};
+
 /// Longest piece that [`Hasher::blake3`] takes, bytes.
 pub const LONGEST_PIECE: u64 = 1 << 31;
 

@@ -1,6 +1,9 @@
 //! The change hash on the processor, where it has AVX2 as fast as it reads memory.
 
-use super::{CHANGE_BLOCK, CHANGE_KEY_BYTES};
+/// Bytes of a block of the change hash.
+pub const CHANGE_BLOCK: u64 = 65_536;
+/// Bytes of the change hash's key.
+pub const CHANGE_KEY_BYTES: usize = 65_536 + 16;
 
 /// The two sums of a whole block, as the kernel computes them (`kernels/change.cu`).
 pub(super) fn sums(block: &[u8; CHANGE_BLOCK as usize], key: &[u8; CHANGE_KEY_BYTES]) -> [u64; 2] {

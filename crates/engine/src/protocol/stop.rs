@@ -13,7 +13,7 @@ use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
-use crate::digest::{self, Known, Seals};
+use crate::digest::{self, Hashed, Seals};
 use crate::files::publish;
 use crate::records::Records;
 use crate::sink::{Behind, Order, Sink};
@@ -155,7 +155,7 @@ fn take(
         key,
         copied: &lacks,
     });
-    let mut take = |known: &mut dyn Iterator<Item = Known>| {
+    let mut take = |known: &mut dyn Iterator<Item = Hashed>| {
         // Counts hashing before the first copy, and hashing that copies had to wait for.
         hashing += from.elapsed();
         let known = std::iter::from_fn(|| {

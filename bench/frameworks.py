@@ -310,8 +310,8 @@ def interrupted(runner, name, mode, straight, limit, until, given):
         "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
         "checkpoints": journey.done,
     }
-    if failed and not journey.done:
-        raise RuntimeError(failed)
+    if not journey.done:
+        raise RuntimeError(failed or "none of its checkpoints was in time: give --limit or --seconds more")
     return found
 
 

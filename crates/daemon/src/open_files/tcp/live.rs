@@ -8,7 +8,8 @@
 //! | 10 | inode; 0 where no process holds the socket |
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Ends, state};
@@ -127,12 +128,18 @@ fn obstacle(
     Some((format!("a TCP connection {ends}: {why}"), CLOSE_HINT))
 }
 
+/// Bytes that a table is read in at once: for each read the kernel searches its whole table, which takes milliseconds.
+const TABLE: usize = 64 << 10;
+
 /// All TCP sockets of the network namespace of process `pid`.
 fn sockets(pid: u32) -> Vec<Socket> {
     let table = |name: &str| {
+        let mut text = String::with_capacity(TABLE);
         // A kernel without IPv6 has no second table.
-        let text = fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
-        text.lines().skip(1).filter_map(line).collect::<Vec<_>>()
+        let file = File::open(format!("/proc/{pid}/net/{name}"));
+        let read = file.and_then(|mut file| file.read_to_string(&mut text));
+        let lines = text.lines().skip(1).filter(|_| read.is_ok());
+        lines.filter_map(line).collect::<Vec<_>>()
     };
     [table("tcp"), table("tcp6")].concat()
 }

@@ -193,7 +193,7 @@ impl Names {
     }
 }
 
-/// Batches of pieces that lie at these places (address, bytes), of [`TOGETHER`] bytes each but for the last.
+/// Batches of pieces that lie at these places (address, bytes), of at least [`TOGETHER`] bytes each but for the last.
 fn batches_of(places: &[(u64, u64)]) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let mut from = 0;

@@ -34,6 +34,17 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// Whether it lies on a device where another one of its buffer ends there. Only within a buffer the driver copies both with one
+    /// call: neighbouring buffers may be allocations of their own.
+    pub(crate) fn is_behind(&self, other: &Self) -> bool {
+        let place = |source| match source {
+            Source::Device { device, address } => Some((device, address.raw())),
+            Source::Host { .. } | Source::Array { .. } => None,
+        };
+        let end = place(other.source).map(|(device, from)| (device, from + other.len as u64));
+        self.buffer == other.buffer && end.is_some() && end == place(self.source)
+    }
+
     /// Whether it is plain device memory.
     pub(crate) fn is_on_device(&self) -> bool {
         matches!(self.source, Source::Device { .. })

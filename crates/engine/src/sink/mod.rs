@@ -66,7 +66,7 @@ const IN_FLIGHT: usize = 8;
 const IN_FLIGHT_STILL: usize = 32;
 /// Bytes of pieces that lie one after the other, in a pack too, and are copied with one call while the program stands still: a link
 /// gave 53.6 GB/s with copies of 4 MiB, and 54.9 with those of 16.
-const RUN: u64 = 16 << 20;
+const RUN: usize = 16 << 20;
 /// The longest wait for a staging buffer before the sink checks again whether the program waits.
 const TURN: Duration = Duration::from_millis(1);
 /// Threads that copy host memory.
@@ -92,36 +92,22 @@ struct Flight {
     copy: InFlight,
 }
 
-/// See [`Sink::run`]: pieces and where they go.
+/// See [`Sink::run`]: pieces, and where each goes.
 #[derive(Default)]
 struct Run {
     jobs: Vec<Job>,
     spans: Vec<Span>,
-    /// Bytes of all.
-    bytes: u64,
 }
 
 impl Run {
-    /// Whether a piece lies behind the others in their buffer on the device; true of the first. Of two neighbouring buffers the
-    /// driver copies no range with one call.
+    /// Whether a piece lies behind the last one; true of the first.
     fn is_continued_by(&self, piece: &Piece) -> bool {
-        let Some(last) = self.jobs.last() else {
-            return true;
-        };
-        let place = |piece: &Piece| match piece.source {
-            Source::Device { device, address } => Some((piece.buffer, device, address.raw())),
-            Source::Host { .. } | Source::Array { .. } => None,
-        };
-        let last = &last.order.piece;
-        let end =
-            place(last).map(|(buffer, device, from)| (buffer, device, from + last.len as u64));
-        end.is_some() && end == place(piece)
+        let last = self.jobs.last();
+        last.is_none_or(|last| piece.is_behind(&last.order.piece))
     }
 
-    fn add(&mut self, job: Job, span: Span) {
-        self.bytes += job.order.piece.len as u64;
-        self.jobs.push(job);
-        self.spans.push(span);
+    fn bytes(&self) -> usize {
+        self.spans.iter().map(|span| span.len()).sum()
     }
 }
 
@@ -200,8 +186,9 @@ impl Sink {
         if let Err(error) = taken {
             self.team.flow.fail(error);
         }
-        // Waits for copies that a failure has left under way: when this returns, nothing is read any more.
+        // What a failure has left is not begun any more.
         self.run = Run::default();
+        // Waits for copies that a failure has left under way: when this returns, nothing is read any more.
         self.flying.clear();
         self.team.flow.outcome()
     }
@@ -253,9 +240,10 @@ impl Sink {
             if !self.run.is_continued_by(&job.order.piece) {
                 self.start_run()?;
             }
-            self.run.add(job, span);
+            self.run.jobs.push(job);
+            self.run.spans.push(span);
             // While the program runs, somebody may wait for this copy.
-            if self.run.bytes >= RUN || self.team.flow.stands_back() {
+            if self.run.bytes() >= RUN || self.team.flow.stands_back() {
                 self.start_run()?;
             }
             return Ok(());
@@ -291,7 +279,7 @@ impl Sink {
 
     /// Begins the copies of the run.
     fn start_run(&mut self) -> Result<(), EngineError> {
-        let Run { jobs, spans, .. } = std::mem::take(&mut self.run);
+        let Run { jobs, spans } = std::mem::take(&mut self.run);
         let Some(first) = jobs.first() else {
             return Ok(());
         };

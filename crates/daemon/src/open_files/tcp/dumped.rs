@@ -171,24 +171,37 @@ pub struct Addresses {
 /// # Errors
 /// The dump cannot be read.
 pub fn addresses(host: &Path) -> io::Result<Addresses> {
-    let records = criu::files::read(host)?;
-    let mut listening = Vec::new();
-    for bytes in &records.list {
-        if let Some(socket) = tcp_socket(bytes)?
-            && socket.other_port.unwrap_or(0) == 0
-            && socket.own_port.unwrap_or(0) != 0
-        {
-            listening.push(socket.own_address().ok_or_else(bad)?);
+    let mut found = Addresses::default();
+    for bytes in &criu::files::read(host)?.list {
+        let Some(socket) = tcp_socket(bytes)? else {
+            continue;
+        };
+        match socket.ends()? {
+            Some(ends) => found.connected.push(ends),
+            None if socket.own_port.unwrap_or(0) != 0 => {
+                let own = socket.own_address().ok_or_else(bad)?;
+                found.listening.push(own);
+            }
+            None => {}
         }
     }
-    let connections = connections(&records)?.into_iter();
-    Ok(Addresses {
-        listening,
-        connected: connections.map(|it| it.ends).collect(),
-    })
+    Ok(found)
 }
 
 impl InetSocket {
+    /// The addresses of the connection, if it is one.
+    fn ends(&self) -> io::Result<Option<Ends>> {
+        let other_port = self.other_port.unwrap_or(0);
+        if other_port == 0 {
+            return Ok(None);
+        }
+        let ends = self
+            .own_address()
+            .zip(self.address(&self.other, other_port))
+            .map(|(own, other)| Ends { own, other });
+        ends.ok_or_else(bad).map(Some)
+    }
+
     fn own_address(&self) -> Option<SocketAddr> {
         self.address(&self.own, self.own_port.unwrap_or(0))
     }
@@ -218,15 +231,9 @@ fn connections(records: &Records) -> io::Result<Vec<Connection>> {
         let Some(socket) = tcp_socket(bytes)? else {
             continue;
         };
-        let other_port = socket.other_port.unwrap_or(0);
-        if other_port == 0 {
+        let Some(ends) = socket.ends()? else {
             continue;
-        }
-        let ends = socket
-            .own_address()
-            .zip(socket.address(&socket.other, other_port))
-            .map(|(own, other)| Ends { own, other })
-            .ok_or_else(bad)?;
+        };
         found.push(Connection {
             ends,
             state: socket.state.unwrap_or(0),

@@ -149,6 +149,8 @@ def generation(steps):
 
 def compiled_language(steps, of):
     """Trains a model of the size that `of` takes from `llama`, each layer compiled."""
+    # Else the compiler takes what it finds to be faster in each run, and the results of two runs differ.
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     torch, report = torch_report(steps)
     import llama
 

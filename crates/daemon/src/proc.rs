@@ -61,6 +61,11 @@ impl ProcessId {
         self.is_ending() || self.ends_within(limit) || self.is_ending()
     }
 
+    /// Whether its first thread has ended while others run: to CRIU it is a zombie, which it cannot dump with threads.
+    pub fn is_headless(&self) -> bool {
+        stat(self.pid).is_some_and(|s| s.start == self.start && s.state == 'Z') && !self.is_ending()
+    }
+
     /// Whether a signal has stopped it.
     pub fn is_stopped(&self) -> bool {
         stat(self.pid).is_some_and(|s| s.start == self.start && s.state == 'T')
@@ -98,6 +103,8 @@ struct Stat {
     /// How many threads the process has, with its first one as long as that is not waited for.
     threads: u32,
     start: u64,
+    /// Where its stack began when it was executed; zero if that may not be seen.
+    stack: u64,
 }
 
 impl Stat {
@@ -120,6 +127,7 @@ fn stat_of(text: &str) -> Option<Stat> {
         flags: fields.nth(4)?.parse().ok()?,
         threads: fields.nth(10)?.parse().ok()?,
         start: fields.nth(1)?.parse().ok()?,
+        stack: fields.nth(5)?.parse().ok()?,
     })
 }
 
@@ -243,6 +251,26 @@ pub fn ancestors(pid: u32) -> Vec<u32> {
     line
 }
 
+/// Whether two processes have executed the same program at the same time: the address of the stack, which the kernel chooses at random
+/// then, is that of the parent in a process that was forked.
+pub fn are_forked(one: u32, other: u32) -> bool {
+    let stack = |pid| stat(pid).map_or(0, |it| it.stack);
+    stack(one) != 0 && stack(one) == stack(other)
+}
+
+/// Bytes of memory that a process has written and, unless `alone`, may have in common with others.
+pub fn written_bytes(pid: u32, alone: bool) -> u64 {
+    let (file, key) = match alone {
+        true => ("smaps_rollup", "Private_Dirty:"),
+        false => ("status", "RssAnon:"),
+    };
+    let text = text(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let line = text.lines().find_map(|it| it.strip_prefix(key));
+    let kib = line.and_then(|it| it.trim().strip_suffix("kB"));
+    kib.and_then(|it| it.trim().parse::<u64>().ok())
+        .map_or(0, |it| it << 10)
+}
+
 /// Processes in whose environment `name` was `value` when they were executed.
 pub fn marked(name: &str, value: &str) -> Vec<u32> {
     let mark = format!("{name}={value}");
@@ -344,7 +372,31 @@ pub fn name(pid: u32) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod scene {
+    use std::io::{BufRead as _, BufReader};
     use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// A process whose first thread has ended, while another one holds a listening socket; and that one's port.
+    pub(crate) fn headless() -> (Child, u16) {
+        const PROGRAM: &str = r#"
+import ctypes, platform, socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(listener.getsockname()[1], flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
+"#;
+        let mut python = Command::new("python3");
+        python.args(["-c", PROGRAM]).stdout(Stdio::piped());
+        let mut child = python.spawn().expect("python starts");
+        let mut port = String::new();
+        let output = child.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut port).expect("read");
+        let until = Instant::now() + Duration::from_secs(300);
+        while super::stat(child.id()).is_none_or(|it| it.state != 'Z') {
+            assert!(Instant::now() < until, "its first thread does not end");
+        }
+        (child, port.trim().parse().expect("a port"))
+    }
 
     /// A process that ends with its input, which is a pipe.
     pub(crate) fn reader() -> Child {
@@ -399,42 +451,20 @@ mod tests {
         assert!(!id.alive());
     }
 
-    /// A process whose first thread has ended, while another one holds a listening socket.
-    const LEADERLESS: &str = r#"
-import ctypes, platform, socket, threading, time
-listener = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=time.sleep, args=(1000,)).start()
-print(listener.getsockname()[1], flush=True)
-ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
-"#;
-
     #[test]
     fn a_process_whose_first_thread_has_ended_lives_until_its_last_one_has() {
-        use std::io::{BufRead as _, BufReader};
         use std::net::TcpListener;
-        use std::process::Stdio;
 
-        const LONG: Duration = Duration::from_secs(300);
-        let mut child = Command::new("python3")
-            .args(["-c", LEADERLESS])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python starts");
-        let mut port = String::new();
-        let output = child.stdout.take().expect("a pipe");
-        BufReader::new(output).read_line(&mut port).expect("read");
-        let port: u16 = port.trim().parse().expect("a port");
+        let until = Instant::now() + Duration::from_secs(300);
+        let (mut child, port) = scene::headless();
         let id = ProcessId::of(child.id()).expect("it runs");
-        let until = Instant::now() + LONG;
-        while stat(id.pid).is_none_or(|it| it.state != 'Z') {
-            assert!(Instant::now() < until, "its first thread does not end");
-        }
         assert!(id.alive() && !id.is_ending() && runs(&child));
+        assert!(id.is_headless());
         assert!(!id.ends_within(Duration::ZERO) && !id.is_ending_within(Duration::ZERO));
         assert!(!all_end(&[ProcessId::ENDED, id], Instant::now()));
         id.signal(Signal::KILL);
         assert!(all_end(&[ProcessId::ENDED, id], until));
-        assert!(id.is_ending() && !id.alive());
+        assert!(id.is_ending() && !id.alive() && !id.is_headless());
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the address is free");
         drop(listener);
         child.wait().expect("waited");

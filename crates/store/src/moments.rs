@@ -11,6 +11,7 @@
 //! | `prepare` | worker | nothing yet of what a protocol makes ready before the stop |
 //! | `parked` | daemon | the program stands still, and is noted down |
 //! | `detached` | daemon | its agent has let go, the worker has not been asked to |
+//! | `ahead` | daemon | host memory has been copied, CRIU has not been started |
 //! | `dump` | daemon | CRIU is ready, and has not been told to stop the program's processes |
 //! | `stopped` | worker | nothing yet of the device's part in the stop: digests, copies |
 //! | `copy` | worker | a piece of device memory is about to be copied to the host |

@@ -12,7 +12,8 @@ use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
 /// `stop` it ends, after it has held every page against that order, and a mapping against its advice. A child does the same.
 /// With the argument `on` neither rests. With `forks` the parent always has one more child, which goes on with what it has from
-/// its parent for a moment, and holds it against that order. With a file `direct` the parent opens another past the page cache, and
+/// its parent for a moment, and holds it against that order. With a file `late` the parent starts a process that does the same with other
+/// memory, and removes the file. With a file `direct` the parent opens another past the page cache, and
 /// removes that one. At its end it says what is in a page that the kernel may drop, in which it has written 1, if it got one.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
@@ -90,6 +91,13 @@ static long run(size_t pages, const char *name, int rests, int forks) {
         }
         if (rests) usleep(200);
         if (forks) bad += heir(&big, &data);
+        if (*name == 'p' && !access("late", F_OK)) {
+            unlink("late");
+            if (!fork()) {
+                execl("/proc/self/exe", "rewrite", "late", NULL);
+                _exit(1);
+            }
+        }
         if (*name == 'p' && !access("direct", F_OK) && open("/proc/self/exe", O_RDONLY | O_DIRECT) >= 0) unlink("direct");
     }
     bad += wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
@@ -99,13 +107,14 @@ static long run(size_t pages, const char *name, int rests, int forks) {
     return bad;
 }
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "late")) return run(48 << 8, "late", 1, 0) != 0;
     pid_t child = fork();
     int rests = argc < 2 || strcmp(argv[1], "on"), forks = argc > 1 && !strcmp(argv[1], "forks");
     if (!child) return run(8 << 8, "child", rests, 0) != 0;
     long bad = run(100 << 8, "parent", rests, forks);
     int status;
-    waitpid(child, &status, 0);
-    return bad || status;
+    while (wait(&status) > 0) bad += status != 0;
+    return bad != 0;
 }
 "#;
 
@@ -128,7 +137,11 @@ fn check_whole(scene: &Scene, name: &str) -> Result<()> {
     wait_until("the program ends", ended)?;
     fs::remove_file(&stop)?;
     let log = scene.fermata().log(name)?;
-    ensure!(log.matches(": 0 words are wrong").count() == 2, "{log}");
+    let all = log.matches(" runs\n").count();
+    ensure!(
+        all >= 2 && log.matches(": 0 words are wrong").count() == all,
+        "{log}"
+    );
     Ok(())
 }
 
@@ -217,6 +230,29 @@ fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_cop
     for image in ["first", "second"] {
         check_restored(&scene, image)?;
     }
+    scene.close()
+}
+
+#[test]
+fn the_memory_of_a_process_that_comes_before_the_stop_is_copied_ahead() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite", &[])?;
+    let halt = Halt::at(&scene, "ahead")?;
+    std::thread::scope(|scope| {
+        let attempt = scope.spawn(|| take(&scene, "rewrite", "first"));
+        halt.wait()?;
+        fs::write(scene.sandbox().work().join("late"), "")?;
+        let runs = || Ok(scene.fermata().log("rewrite")?.contains("late runs"));
+        wait_until("it has started another process", runs)?;
+        drop(halt);
+        attempt.join().map_err(|_| anyhow!("a thread has failed"))?
+    })?;
+    check_copied(&scene)?;
+    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let copied = "memory of processes that have just begun is copied ahead, too";
+    ensure!(log.matches(copied).count() == 1, "{log}");
+    check_whole(&scene, "rewrite")?;
+    check_restored(&scene, "first")?;
     scene.close()
 }
 

@@ -220,13 +220,20 @@ impl Taking<'_> {
         let now = self.session.lock().served();
         let processes =
             |it: &[Served]| -> Vec<ProcessId> { it.iter().map(|it| it.agent.process).collect() };
-        match processes(&now) == processes(served) {
-            true => Ok(now),
-            false => Err(fail(
+        if processes(&now) == processes(served) {
+            return Ok(now);
+        }
+        let ended = processes(served).into_iter().find(ProcessId::is_ending);
+        Err(match ended {
+            Some(it) => fail(
+                FailureKind::NotFound,
+                format!("process {} has ended", it.pid),
+            ),
+            None => fail(
                 FailureKind::Internal,
                 "other processes than before use CUDA in the session",
-            )),
-        }
+            ),
+        })
     }
 
     /// The host part of the first stop belongs to no image any more; workers that were not overtaken write theirs anew.

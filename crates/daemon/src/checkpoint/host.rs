@@ -34,8 +34,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// What CRIU says when the bytes of a connection that it reads are acknowledged meanwhile: it gets fewer than the kernel has counted.
 const RECV_FAILED: &str = "recv failed (";
-/// The end of such a failure's message.
+/// What it says of a process that is ending: of its threads the first has ended, and another has not.
+const ZOMBIE: &str = "Zombies with threads";
+/// The ends of such failures' messages.
 const ON_THEIR_WAY: &str = "were on their way";
+const IS_ENDING: &str = "was about to end";
 
 /// What has been prepared before the stop: a CRIU that is ready to dump, and copied memory.
 pub(super) struct Ahead {
@@ -72,9 +75,11 @@ pub(crate) fn no_connection(why: &Unusable) -> Failure {
     }
 }
 
-/// Whether an attempt has failed because bytes of a TCP connection inside the session were between its ends: the next may succeed.
-pub(super) fn is_moving(failure: &Failure) -> bool {
-    failure.message.ends_with(ON_THEIR_WAY)
+/// Whether an attempt has failed because of its moment, so that the next may succeed: bytes of a TCP connection inside the session were
+/// between its ends, or a process was about to end.
+pub(super) fn is_passing(failure: &Failure) -> bool {
+    let ends = [ON_THEIR_WAY, IS_ENDING];
+    ends.iter().any(|it| failure.message.ends_with(it))
 }
 
 impl Ahead {
@@ -97,12 +102,17 @@ impl Taking<'_> {
             return None;
         }
         self.phases.time("host ahead", || {
-            let note = |text: String| warn!(session = %self.session.name, "{text}");
             let (helper, draft) = (self.criu.helper(), self.draft.path());
+            let note = |text| self.note(text);
             let mut copy = HostCopy::begin(helper, self.root.pid, draft, self.needed_bytes, &note)?;
             copy.ahead(&mut |bytes| report("host ahead", bytes, bytes));
             Some(copy)
         })
+    }
+
+    /// Tells the session's log why memory is not copied ahead.
+    fn note(&self, text: String) {
+        warn!(session = %self.session.name, "{text}");
     }
 
     /// Has CRIU prepare the dump, and meanwhile copies memory that was written since [`Self::copy_memory`].
@@ -112,8 +122,14 @@ impl Taking<'_> {
         report: &mut Report<'_>,
     ) -> Result<Ahead> {
         report("host ready", 0, 0);
+        moments::pass("ahead");
         self.phases.time("host ready", || {
             if let Some(copy) = &mut copy {
+                let (helper, draft) = (self.criu.helper(), self.draft.path());
+                let new = copy.take_in(helper, self.root.pid, draft, &|text| self.note(text));
+                if new > 0 {
+                    info!(session = %self.session.name, new, "memory of processes that have just begun is copied ahead, too");
+                }
                 copy.converge_and_settle();
             }
             let mut dumping = self.begin(copy.is_some())?;
@@ -319,10 +335,17 @@ impl Taking<'_> {
 
 /// Replaces a message of CRIU that users often meet by one that names the cause.
 pub(crate) fn explain(failure: Failure) -> Failure {
-    if failure.message.contains(RECV_FAILED) {
-        let message = format!(
-            "the program cannot be checkpointed: bytes of one of its TCP connections {ON_THEIR_WAY}"
-        );
+    let passing = [
+        (
+            RECV_FAILED,
+            "bytes of one of its TCP connections",
+            ON_THEIR_WAY,
+        ),
+        (ZOMBIE, "one of its processes", IS_ENDING),
+    ];
+    let said = |it: &&(&str, &str, &str)| failure.message.contains(it.0);
+    if let Some((_, what, end)) = passing.iter().find(said) {
+        let message = format!("the program cannot be checkpointed: {what} {end}");
         let hint = format!("try again; {}", failure.hint);
         return fail(FailureKind::NotCheckpointable, message).hint(hint);
     }
@@ -342,20 +365,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_on_their_way_are_a_reason_to_try_again_and_nothing_else_is() {
+    fn what_passes_is_a_reason_to_try_again_and_nothing_else_is() {
         let ends = || crate::open_files::tcp::Ends {
             own: ([127, 0, 0, 1], 7).into(),
             other: ([127, 0, 0, 1], 8).into(),
         };
         let criu = |said: &str| explain(fail(FailureKind::NotCheckpointable, said).hint("its log"));
-        let moving = [
+        let passing = [
+            criu("CRIU cannot dump the program: Zombies with threads are not supported"),
             criu(
                 "CRIU cannot dump the program: recv failed (1750048, want 3000312): Resource temporarily unavailable",
             ),
             no_connection(&Unusable::Moving(ends())),
         ];
-        for failure in moving {
-            assert!(is_moving(&failure), "{failure:?}");
+        for failure in passing {
+            assert!(is_passing(&failure), "{failure:?}");
             assert!(failure.hint.starts_with("try again"), "{failure:?}");
         }
         let others = [
@@ -363,6 +387,6 @@ mod tests {
             criu("External socket is used"),
             no_connection(&Unusable::Outside(ends())),
         ];
-        assert!(!others.iter().any(is_moving));
+        assert!(!others.iter().any(is_passing));
     }
 }

@@ -57,8 +57,8 @@ use crate::session::{Inner, Session};
 use crate::turn::{ATTEMPTS, Others, Present, Turn};
 use crate::worker::Worker;
 
-/// How often a checkpoint is tried again because bytes of a connection were on their way: each attempt stops the program.
-const MOVING: u32 = 3;
+/// How often a checkpoint is tried again because of its moment ([`host::is_passing`]): each attempt stops the program.
+const PASSING: u32 = 3;
 /// How long the first process of a program that has just been started may take to become known.
 const ROOT_TIME: Duration = Duration::from_secs(30);
 /// How long host memory of an earlier on-demand restore may take to arrive.
@@ -80,7 +80,7 @@ pub fn checkpoint(
     }
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut taken = attempt(daemon, &session, request, true, report);
-    let mut moving = 0;
+    let mut passing = 0;
     for _ in 1..ATTEMPTS {
         // Without the copy ahead, an attempt is shorter, so processes that start and end interfere less often.
         let ahead = match &taken {
@@ -89,9 +89,9 @@ pub fn checkpoint(
                 false
             }
             Err((_, Others::Left)) => false,
-            Err((failure, Others::Same)) if host::is_moving(failure) && moving < MOVING => {
+            Err((failure, Others::Same)) if host::is_passing(failure) && passing < PASSING => {
                 info!(session = %session.name, "another attempt: {}", failure.message);
-                moving += 1;
+                passing += 1;
                 true
             }
             _ => break,

@@ -76,6 +76,7 @@ pub fn look(tree: &[u32], processes: &Processes) -> Vec<Obstacle> {
         .filter_map(stopped)
         .collect();
     found.extend(tree.iter().copied().filter_map(traced));
+    found.extend(tree.iter().copied().filter_map(headless));
     found.extend(tree.iter().copied().flat_map(of_process));
     found.extend(live::unsaved(tree).into_iter().map(|it| Obstacle {
         pid: it.holder.pid,
@@ -134,6 +135,22 @@ fn traced(pid: u32) -> Option<Obstacle> {
         pid,
         what,
         hint: "detach the debugger".to_owned(),
+        connection: false,
+        gpu: false,
+    })
+}
+
+/// A process whose first thread has ended while others run, which CRIU cannot dump.
+fn headless(pid: u32) -> Option<Obstacle> {
+    ProcessId::of(pid).filter(ProcessId::is_headless)?;
+    Some(Obstacle {
+        pid,
+        what: format!(
+            "the first thread of process {} has ended, and others run",
+            shown(pid)
+        ),
+        hint: "have the program's first thread wait for the others (`pthread_join`) instead of ending before them"
+            .to_owned(),
         connection: false,
         gpu: false,
     })
@@ -345,6 +362,21 @@ mod tests {
         process.signal(rustix::process::Signal::KILL);
         child.wait().expect("waited");
     }
+
+    #[test]
+    fn a_process_whose_first_thread_alone_has_ended_is_found() {
+        let (mut child, _) = proc::scene::headless();
+        let refused = check_tree(child.id(), Processes::default, true).expect_err("CRIU cannot");
+        let whose = format!("the first thread of process {}", child.id());
+        assert!(refused.message.contains(&whose), "{}", refused.message);
+        child.kill().expect("killed");
+        // What is ending is no obstacle, whether it has been waited for or not.
+        let process = ProcessId::of(child.id()).expect("its parent has not waited");
+        assert!(process.ends_within(std::time::Duration::from_secs(120)));
+        check_tree(child.id(), Processes::default, true).expect("it has ended");
+        child.wait().expect("waited");
+    }
+
     #[test]
     fn what_a_process_has_left_to_a_child_that_it_starts_is_no_obstacle() {
         use std::os::fd::OwnedFd;

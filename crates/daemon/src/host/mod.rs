@@ -8,7 +8,8 @@
 //! ```
 //! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
 //! that are left.
-//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. A
+//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room.
+//! Processes that come while the checkpoint makes ready are tracked as well, if they have much memory. A
 //! process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has in
 //! common with the tracked process that has forked it: those are in that one's copy. If the copy fails, so does the dump that was
 //! to leave its pages out, and the dump is taken again without it.
@@ -49,8 +50,8 @@ const MOST_PASSES: u32 = 24;
 const SHRINKS: u64 = 9;
 /// So many of those that copy into memory, one after the other, and further ones would get no closer either.
 const MOST_IN_VAIN: u32 = 3;
-/// More memory than this in mappings that have just been made is waited for before the stop, so many times; and room is made for what
-/// comes: CRIU would dump it in the stop, at about 2 GB/s.
+/// More memory than this in mappings, or a process, that has just been made is waited for before the stop, so many times; and room is
+/// made for what comes: CRIU would dump it in the stop, at about 2 GB/s.
 const YOUNG: u64 = 32 << 20;
 const MOST_WAITS: u32 = 3;
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
@@ -61,6 +62,8 @@ const MOST_THREADS: usize = 8;
 /// The copy of a session's host memory.
 pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
+    /// Those that cannot be tracked.
+    refused: Vec<ProcessId>,
     /// Processes that came later, once the program has been stopped.
     heirs: OnceLock<Vec<Heir>>,
     /// Whether the program writes faster than it is copied into a file.
@@ -143,12 +146,20 @@ impl HostCopy {
             note("host memory is not copied ahead: too little space is free".into());
             return None;
         }
-        let pids = proc::tree(root);
-        let uffds = helper::acquire(executable, &pids)
-            .inspect_err(|error| note(format!("host memory is not copied ahead: {error}")))
-            .ok()?;
-        let mut processes = Vec::new();
-        for (pid, uffd) in pids.into_iter().zip(uffds) {
+        let mut copy = Self::of(Vec::new());
+        copy.track(executable, &proc::tree(root), folder, note);
+        (!copy.processes.is_empty()).then_some(copy)
+    }
+
+    /// Tracks these processes too; those of them that cannot be are refused from then on.
+    fn track(&mut self, executable: &Path, pids: &[u32], folder: &Path, note: &dyn Fn(String)) {
+        let refused = pids.iter().copied().filter_map(ProcessId::of);
+        self.refused.extend(refused);
+        let uffds = match helper::acquire(executable, pids) {
+            Ok(uffds) => uffds,
+            Err(error) => return note(format!("host memory is not copied ahead: {error}")),
+        };
+        for (pid, uffd) in pids.iter().copied().zip(uffds) {
             let tracked = uffd
                 .map_err(|why| format!("memory of process {pid} is not copied ahead: {why}"))
                 .and_then(|uffd| {
@@ -156,18 +167,71 @@ impl HostCopy {
                         .map_err(|e| format!("memory of process {pid} is not copied ahead: {e}"))
                 });
             match tracked {
-                Ok(tracked) => processes.extend(tracked),
+                Ok(tracked) => self.processes.extend(tracked),
                 // One that has ended by now is not worth a word.
                 Err(_) if ProcessId::of(pid).is_none_or(|it| it.is_ending()) => {}
                 Err(why) => note(why),
             }
         }
-        (!processes.is_empty()).then(|| Self::of(processes))
+        let tracked: HashSet<_> = self.processes.iter().map(|it| it.process).collect();
+        self.refused.retain(|it| !tracked.contains(it));
+    }
+
+    /// Tracks the processes of the tree below `root` that have come since and have much memory, and copies it; again for those that
+    /// come meanwhile; how many it has taken in. `executable`, `folder` and `note` as for [`Self::begin`].
+    pub fn take_in(
+        &mut self,
+        executable: &Path,
+        root: u32,
+        folder: &Path,
+        note: &dyn Fn(String),
+    ) -> usize {
+        let before = self.processes.len();
+        for _ in 0..MOST_WAITS {
+            let (late, bytes) = self.late(root);
+            if late.is_empty() {
+                break;
+            }
+            if space::free_bytes(folder).is_some_and(|free| free < bytes + LEAST) {
+                let what = "memory of processes that have just begun is not copied ahead";
+                note(format!("{what}: too little space is free"));
+                break;
+            }
+            self.track(executable, &late, folder, note);
+            self.ahead(&mut |_| {});
+        }
+        // Of those that were there before, some may have ended.
+        self.processes.len().saturating_sub(before)
+    }
+
+    /// The processes that have come since and have much memory that is in no copy, parents first, and how much.
+    fn late(&self, root: u32) -> (Vec<u32>, u64) {
+        let known = self.processes.iter().map(|it| &it.process);
+        let known: HashSet<_> = known.chain(&self.refused).copied().collect();
+        let mut tracked: HashSet<_> = self.processes.iter().map(|it| it.process.pid).collect();
+        let (mut late, mut total) = (Vec::new(), 0);
+        for pid in proc::tree(root) {
+            if ProcessId::of(pid).is_none_or(|it| known.contains(&it)) {
+                continue;
+            }
+            // What it still has in common with the process that has forked it is in that one's copy.
+            let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
+            let from = ancestors.find(|it| tracked.contains(it));
+            let is_heir = from.is_some_and(|it| proc::are_forked(it, pid));
+            let bytes = proc::written_bytes(pid, is_heir);
+            if bytes > YOUNG {
+                late.push(pid);
+                tracked.insert(pid);
+                total += bytes;
+            }
+        }
+        (late, total)
     }
 
     fn of(processes: Vec<Tracked>) -> Self {
         Self {
             processes,
+            refused: Vec::new(),
             heirs: OnceLock::new(),
             in_memory: false,
             hopeless: false,
@@ -665,6 +729,53 @@ mod tests {
         assert!(failure.message.contains("0x1000"), "{}", failure.message);
         assert!(copy.has_failed());
         end(child);
+    }
+
+    #[test]
+    fn what_comes_later_is_tracked_if_it_has_much_that_nobody_else_has() {
+        /// More than [`YOUNG`].
+        const FILL: &str = "head -c 48000000 /dev/zero | tr '\\0' x";
+        let dir = tempfile::tempdir().expect("a folder");
+        // `tail` keeps a line, the shell a variable; a copy of the shell has the variable in common with it.
+        let script = format!(
+            "exec 3<&0; text=$({FILL}); echo; read x; {{ {FILL}; read x <&3; }} | tail -n 1 > /dev/null & (read x <&3) & read x"
+        );
+        let mut shell = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let mut copy = HostCopy::of(vec![tracked(shell.id(), dir.path())]);
+        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
+        let mut input = shell.stdin.take().expect("piped");
+        input.write_all(b"x\n").expect("written");
+        let until = Instant::now() + Duration::from_secs(120);
+        let (late, bytes) = loop {
+            let (late, bytes) = copy.late(shell.id());
+            if bytes > 48_000_000 {
+                break (late, bytes);
+            }
+            assert!(Instant::now() < until, "{late:?}, {bytes} bytes");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let children = proc::tree(shell.id()).into_iter().skip(1);
+        let tails: Vec<_> = children.filter(|it| proc::name_of(*it) == "tail").collect();
+        assert_eq!(late, tails, "{bytes} bytes");
+        assert!(
+            proc::tree(shell.id()).len() > 2 + tails.len(),
+            "the copies of the shell"
+        );
+        copy.processes.push(tracked(tails[0], dir.path()));
+        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
+        copy.processes.pop();
+        copy.refused.extend(ProcessId::of(tails[0]));
+        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
+        drop(input);
+        end(shell);
     }
 
     #[test]

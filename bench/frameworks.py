@@ -48,11 +48,11 @@ STEPS = {
 # Steps at most of a run that is checkpointed: what takes some fifteen seconds where programs are fastest. Where a step takes
 # longer, there are fewer (`--seconds`).
 LONG = {
-    "static": 15000, "static12": 15000, "numba": 40000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
-    "graph": 40000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 450, "language": 400,
-    "generation": 100, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 200000,
-    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 1500, "tensor": 150, "language_compiled": 400, "language_3b": 150,
-    "generation_3b": 60, "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
+    "static": 30000, "static12": 30000, "numba": 80000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
+    "graph": 100000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 900, "language": 800,
+    "generation": 300, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 200000,
+    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 1500, "tensor": 150, "language_compiled": 800, "language_3b": 400,
+    "generation_3b": 200, "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.
 SLOW = {"language_compiled": 90, "language_3b": 120, "generation_3b": 45} | dict.fromkeys(

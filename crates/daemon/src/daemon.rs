@@ -21,6 +21,7 @@ use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::foreign::under_way::UnderWay;
 use crate::gpu::driver::Driver;
 use crate::gpu::monitor::Monitors;
+use crate::host::kept::KeptPages;
 use crate::images::cache::ImageCache;
 use crate::images::known::Known;
 use crate::images::tier::MemoryTier;
@@ -59,6 +60,8 @@ pub struct Daemon {
     pub monitors: Monitors,
     /// Files of images that have been checked against their digests.
     pub known: Known,
+    /// What CRIU reads of warm images.
+    pub kept: KeptPages,
     /// Pauses and resumes sessions by priority.
     pub priorities: Priorities,
     /// Checkpoints of foreign programs under way.
@@ -91,6 +94,7 @@ impl Daemon {
         if let Some(tier) = &tier {
             tier.refill();
         }
+        let kept = KeptPages::new(&paths.runtime);
         let daemon = Arc::new(Self {
             paths,
             pool,
@@ -100,6 +104,7 @@ impl Daemon {
             log,
             monitors,
             known: Known::default(),
+            kept,
             priorities: Priorities::from_env(),
             foreign: UnderWay::default(),
             executable,
@@ -406,6 +411,7 @@ impl Daemon {
                 warn!(session = %session.name, "session `{}` does not end", session.name);
             }
         }
+        self.kept.clear();
     }
 }
 

@@ -2,7 +2,7 @@
 //! is seen.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::Mode;
@@ -191,6 +191,58 @@ fn what_a_restored_program_has_waited_for_is_kept_and_handed_on_and_harms_nobody
     for image in ["image", "next"] {
         fermata.call(&["images", "rm", image])?.success("rm")?;
     }
+    scene.close()
+}
+
+/// Entries of a folder, if it is there.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|it| it.path()).collect()
+}
+
+#[test]
+fn what_criu_reads_of_a_warm_image_is_kept_until_that_is_removed() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let runtime = scene.sandbox().runtime().to_owned();
+    let kept = runtime.join("pages");
+    filled(&scene)?;
+    taken(&scene, "image")?;
+    restore(&scene, "image", "cold", &[])?.success("restore")?;
+    ensure!(entries(&kept).is_empty(), "{:?}", entries(&kept));
+    check_whole(&scene, "cold")?;
+    for _ in 0..2 {
+        let warm = ["images", "warm", "image"];
+        fermata.call(&warm)?.success("images warm")?;
+        ensure!(entries(&kept).len() == 1, "{:?}", entries(&kept));
+    }
+    // Restores at the same time have the same files.
+    for name in ["one", "two"] {
+        restore(&scene, "image", name, &[])?.success("restore")?;
+        let work = runtime.join("sessions").join(name).join("criu");
+        let links = entries(&work)
+            .into_iter()
+            .filter_map(|it| it.read_link().ok());
+        ensure!(
+            links.filter(|it| it.starts_with(&kept)).count() == 1,
+            "{name}"
+        );
+    }
+    fermata.checkpoint("two", "next", Mode::Auto)?;
+    fermata.kill("one")?;
+    check_whole(&scene, "two")?;
+    fermata.call(&["images", "rm", "image"])?.success("rm")?;
+    let before = entries(&kept);
+    let warm = ["images", "warm", "next"];
+    fermata.call(&warm)?.success("images warm")?;
+    let after = entries(&kept);
+    ensure!(after.len() == 1 && after != before, "{before:?}, {after:?}");
+    restore(&scene, "next", "three", &[])?.success("restore")?;
+    check_whole(&scene, "three")?;
+    fermata
+        .call(&["shutdown", "--force"])?
+        .success("shutdown")?;
+    ensure!(!kept.exists(), "{:?}", entries(&kept));
     scene.close()
 }
 

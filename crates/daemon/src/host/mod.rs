@@ -16,6 +16,7 @@
 
 mod chunks;
 mod helper;
+pub mod kept;
 pub mod pages;
 pub mod stored;
 

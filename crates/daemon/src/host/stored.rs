@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  CRIU's dump   host/pages-N.img ─► chunks in the store, named by `host/chunks` as buffer N; the file goes
-//!  a restore     PagesForCriu: pages-N.img, all of it, or what CRIU itself reads, beside links to the dump's other files
+//!  a restore     PagesForCriu: pages-N.img, all of it, or what CRIU itself reads, beside links to the dump's other files;
+//!                of warm images it is there (`kept`)
 //!                `chunks`: what comes on demand
 //! ```
 //! Parts are cut at multiples of addresses: memory that a program has not changed gives the same chunks the next time, wherever it
@@ -139,6 +140,8 @@ pub(crate) enum PagesForCriu {
     All(Draft),
     /// Those that it reads where others come on demand, in the folder that it works in.
     Few(Vec<PathBuf>),
+    /// The same in a folder of their own, and how many bytes.
+    Kept(PathBuf, u64),
 }
 
 impl PagesForCriu {
@@ -173,15 +176,50 @@ impl PagesForCriu {
         write(&files, store, work).map(Self::Few)
     }
 
+    /// The same in `folder`, a new one, for restores that make links to them.
+    ///
+    /// # Errors
+    /// As above; the folder is gone then.
+    pub(crate) fn few_in(
+        image: &Image,
+        table: &ChunkTable,
+        store: &Store,
+        folder: PathBuf,
+    ) -> Result<Self> {
+        let bytes = Self::few_bytes(image, table)?;
+        let kept = Self::Kept(folder.clone(), bytes);
+        write(&wanted(image, table, true)?, store, &folder).map(|_| kept)
+    }
+
+    /// How many bytes those are.
+    ///
+    /// # Errors
+    /// The image is damaged.
+    pub(crate) fn few_bytes(image: &Image, table: &ChunkTable) -> Result<u64> {
+        let files = wanted(image, table, true)?;
+        let chunks = files.iter().flat_map(|it| &it.chunks);
+        Ok(chunks.map(|it| u64::from(it.length)).sum())
+    }
+
+    /// How many bytes are kept.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Kept(_, bytes) => *bytes,
+            Self::All(_) | Self::Few(_) => 0,
+        }
+    }
+
     /// Makes links to them in `work`.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn link(&self, work: &Path) -> io::Result<()> {
-        let Self::All(draft) = self else {
-            return Ok(());
+        let folder = match self {
+            Self::All(draft) => draft.host(),
+            Self::Few(_) => return Ok(()),
+            Self::Kept(folder, _) => folder.clone(),
         };
-        for entry in fs::read_dir(draft.host())? {
+        for entry in fs::read_dir(folder)? {
             let entry = entry?;
             symlink(entry.path(), work.join(entry.file_name()))?;
         }
@@ -191,10 +229,17 @@ impl PagesForCriu {
 
 impl Drop for PagesForCriu {
     fn drop(&mut self) {
-        if let Self::Few(paths) = self {
-            for path in paths {
-                // The folder goes with the session, and may be gone.
-                let _ = fs::remove_file(path);
+        match self {
+            Self::All(_) => {}
+            Self::Few(paths) => {
+                for path in paths {
+                    // The folder goes with the session, and may be gone.
+                    let _ = fs::remove_file(path);
+                }
+            }
+            Self::Kept(folder, _) => {
+                // A daemon that ends removes it with all others.
+                let _ = fs::remove_dir_all(folder);
             }
         }
     }

@@ -11,6 +11,7 @@ use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWork
 use fermata_store::image::{CHUNKS, ChunkTable, HOST_CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, Store, moments};
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::agent::attach::{AttachmentEnds, go_on, offer, reattach};
 use crate::agent::loading::{cannot_load, load, share_common};
@@ -319,7 +320,8 @@ impl Source {
     }
 
     /// Has preloaded workers made for this image. Returns how many there are once all that are kept are ready, and how many are
-    /// kept. Also reads the processes' memory, and the files that restores read whole, which are known from then on.
+    /// kept. Also reads the processes' memory, and the files that restores read whole, which are known from then on, and keeps what CRIU
+    /// reads of that memory.
     ///
     /// # Errors
     /// A file or chunk is damaged.
@@ -334,6 +336,10 @@ impl Source {
             self.daemon
                 .known
                 .add_packs(&self.table_hash(), packs, asked);
+            if let Err(failure) = self.daemon.kept.keep(&self.image, &table, &store) {
+                // Each restore makes it anew then.
+                warn!("{}", failure.message);
+            }
         }
         Ok(match &self.driver {
             Some(_) => self.daemon.pool.await_ready(self.image.dir()),
@@ -452,6 +458,14 @@ impl Source {
 
     /// Makes the memory that CRIU reads as files in `work`, or links to such files, if it is in the store.
     fn pages(&self, lazy: bool, work: &Path) -> Result<Option<Arc<PagesForCriu>>> {
+        let linked = |made: Arc<PagesForCriu>| -> Result<_> {
+            let failed = || format!("cannot link to `{}`", work.display());
+            made.link(work).or_fail(FailureKind::Internal, failed)?;
+            Ok(Some(made))
+        };
+        if lazy && let Some(kept) = self.daemon.kept.of(&self.image) {
+            return linked(kept);
+        }
         let Some((table, store)) = self.host_memory()? else {
             return Ok(None);
         };
@@ -469,9 +483,7 @@ impl Source {
             }
         };
         *all = Arc::downgrade(&made);
-        let failed = || format!("cannot link to `{}`", work.display());
-        made.link(work).or_fail(FailureKind::Internal, failed)?;
-        Ok(Some(made))
+        linked(made)
     }
 
     /// The hash of the table of the processes' memory.

@@ -253,8 +253,13 @@ impl Image {
         let places = std::iter::once(self.store().to_owned()).chain(beside);
         let (mut stores, mut failed) = (Vec::<Store>::new(), None);
         for place in places.chain(others.iter().cloned()) {
+            // To open a store reads its whole index.
+            let real = std::fs::canonicalize(&place);
+            let is_open = |real: &PathBuf| stores.iter().any(|it| it.dir() == real);
+            if real.as_ref().is_ok_and(is_open) {
+                continue;
+            }
             match Store::open(&place, false) {
-                Ok(store) if stores.iter().any(|it| it.dir() == store.dir()) => {}
                 Ok(store) => stores.push(store),
                 Err(error) => failed = failed.or(Some(error)),
             }

@@ -307,7 +307,7 @@ def interrupted(runner, name, mode, straight, limit, until, given):
     found = {
         "program": name, "mode": mode, "swapped": given.swap, "warm": given.warm, "steps": chosen,
         "restored": len(journey.done), "failed": failed,
-        "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
+        "digest": digest, "equal": None if failed else digest == straight["digest"], "native_repeats": straight.get("repeats"),
         "checkpoints": journey.done,
     }
     if not journey.done:

@@ -28,6 +28,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, Known, Passed, SETTLED, Settled, Tracker};
@@ -55,6 +56,11 @@ const MOST_IN_VAIN: u32 = 3;
 /// made for what comes: CRIU would dump it in the stop, at about 2 GB/s.
 const YOUNG: u64 = 32 << 20;
 const MOST_WAITS: u32 = 3;
+/// A program that has grown by more than this meanwhile, as one whose processes load their libraries, is waited for until it grows by no
+/// more than [`YOUNG`] in a turn, or so long.
+const GROWN: u64 = 128 << 20;
+const GROWTH_TURN: Duration = Duration::from_millis(200);
+const GROWTH_TIME: Duration = Duration::from_secs(10);
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
 const SHARE: u64 = 4;
 /// The most threads that read memory at once.
@@ -65,6 +71,8 @@ pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
     /// Those that cannot be tracked.
     refused: Vec<ProcessId>,
+    /// Bytes that all processes together had written when it began.
+    first: u64,
     /// Processes that came later, once the program has been stopped.
     heirs: OnceLock<Vec<Heir>>,
     /// Whether the program writes faster than it is copied into a file.
@@ -148,6 +156,7 @@ impl HostCopy {
             return None;
         }
         let mut copy = Self::of(Vec::new());
+        copy.first = written_bytes(root);
         copy.track(executable, &proc::tree(root), folder, note);
         (!copy.processes.is_empty()).then_some(copy)
     }
@@ -176,6 +185,21 @@ impl HostCopy {
         }
         let tracked: HashSet<_> = self.processes.iter().map(|it| it.process).collect();
         self.refused.retain(|it| !tracked.contains(it));
+    }
+
+    /// Waits until a program that has grown much since [`Self::begin`] does no longer, or [`GROWTH_TIME`] is over.
+    pub fn await_growth(&self, root: u32) {
+        let until = Instant::now() + GROWTH_TIME;
+        let mut looks = 0;
+        let look = || {
+            // Growth is seen by looking twice.
+            if looks > 0 {
+                std::thread::sleep(GROWTH_TURN);
+            }
+            looks += 1;
+            (Instant::now() < until).then(|| written_bytes(root))
+        };
+        await_growth_of(self.first, look);
     }
 
     /// Tracks the processes of the tree below `root` that have come since and have much memory, and copies it; again for those that
@@ -233,6 +257,7 @@ impl HostCopy {
         Self {
             processes,
             refused: Vec::new(),
+            first: 0,
             heirs: OnceLock::new(),
             in_memory: false,
             hopeless: false,
@@ -560,6 +585,21 @@ impl HostPages {
     }
 }
 
+/// Bytes that all processes of the tree below `root` have written, those that several have in common for each.
+fn written_bytes(root: u32) -> u64 {
+    let all = proc::tree(root).into_iter();
+    all.map(|pid| proc::written_bytes(pid, false)).sum()
+}
+
+/// Looks at how many bytes there are until they have grown by no more than [`YOUNG`], or a look gives none; once, if there are not
+/// [`GROWN`] more than `first`.
+fn await_growth_of(first: u64, mut look: impl FnMut() -> Option<u64>) {
+    let mut before = look().filter(|it| *it >= first + GROWN);
+    while let Some(bytes) = before {
+        before = look().filter(|it| *it > bytes + YOUNG);
+    }
+}
+
 fn in_no_copy(pid: u32) -> Failure {
     let message = format!("what CRIU has left out of process {pid} is in no copy");
     fail(FailureKind::Internal, message)
@@ -620,7 +660,6 @@ fn nameless(folder: &Path) -> io::Result<File> {
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Child, Command, Stdio};
-    use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
 
@@ -730,6 +769,33 @@ mod tests {
         assert!(failure.message.contains("0x1000"), "{}", failure.message);
         assert!(copy.has_failed());
         end(child);
+    }
+
+    #[test]
+    fn a_program_that_has_grown_much_is_looked_at_until_it_grows_no_more() {
+        let looks = |first: u64, bytes: &[u64]| {
+            let mut left = bytes.iter().copied();
+            await_growth_of(first, || left.next());
+            bytes.len() - left.len()
+        };
+        assert_eq!(looks(7, &[7 + GROWN - 1, GROWN * 9]), 1);
+        assert_eq!(
+            looks(
+                7,
+                &[
+                    7 + GROWN,
+                    8 + GROWN + YOUNG,
+                    9 + GROWN + 2 * YOUNG,
+                    GROWN + YOUNG,
+                    0
+                ]
+            ),
+            4
+        );
+        // It may become smaller, and look after look may find more until the time is over.
+        assert_eq!(looks(0, &[GROWN * 9, GROWN, GROWN * 9]), 2);
+        let more: Vec<_> = (1..9).map(|it| GROWN * it).collect();
+        assert_eq!(looks(0, &more), more.len());
     }
 
     #[test]

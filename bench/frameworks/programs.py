@@ -154,8 +154,10 @@ def compiled_language(steps, of):
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    # That of cuDNN is not deterministic: with it two native runs differed.
+    # Those of cuDNN and flash attention are not deterministic: with either, native runs differed. What is left is made of plain operations.
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
     size = of(llama)
     model = llama.build(size)
     for layer in model.layers:

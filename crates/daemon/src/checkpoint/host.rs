@@ -125,7 +125,7 @@ impl Taking<'_> {
         moments::pass("ahead");
         self.phases.time("host ready", || {
             if let Some(copy) = &mut copy {
-                copy.await_growth(self.root.pid);
+                copy.outlast_growth(self.root.pid);
                 let (helper, draft) = (self.criu.helper(), self.draft.path());
                 let new = copy.take_in(helper, self.root.pid, draft, &|text| self.note(text));
                 if new > 0 {

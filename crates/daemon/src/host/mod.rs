@@ -17,6 +17,7 @@
 mod chunks;
 mod helper;
 pub mod kept;
+mod late;
 pub mod pages;
 pub mod stored;
 
@@ -28,7 +29,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, Known, Passed, SETTLED, Settled, Tracker};
@@ -56,11 +56,6 @@ const MOST_IN_VAIN: u32 = 3;
 /// made for what comes: CRIU would dump it in the stop, at about 2 GB/s.
 const YOUNG: u64 = 32 << 20;
 const MOST_WAITS: u32 = 3;
-/// A program that has grown by more than this meanwhile, as one whose processes load their libraries, is waited for until it grows by no
-/// more than [`YOUNG`] in a turn, or so long.
-const GROWN: u64 = 128 << 20;
-const GROWTH_TURN: Duration = Duration::from_millis(200);
-const GROWTH_TIME: Duration = Duration::from_secs(10);
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
 const SHARE: u64 = 4;
 /// The most threads that read memory at once.
@@ -156,7 +151,7 @@ impl HostCopy {
             return None;
         }
         let mut copy = Self::of(Vec::new());
-        copy.first = written_bytes(root);
+        copy.first = space::written_bytes(root);
         copy.track(executable, &proc::tree(root), folder, note);
         (!copy.processes.is_empty()).then_some(copy)
     }
@@ -185,72 +180,6 @@ impl HostCopy {
         }
         let tracked: HashSet<_> = self.processes.iter().map(|it| it.process).collect();
         self.refused.retain(|it| !tracked.contains(it));
-    }
-
-    /// Waits until a program that has grown much since [`Self::begin`] does no longer, or [`GROWTH_TIME`] is over.
-    pub fn await_growth(&self, root: u32) {
-        let until = Instant::now() + GROWTH_TIME;
-        let mut looks = 0;
-        let look = || {
-            // Growth is seen by looking twice.
-            if looks > 0 {
-                std::thread::sleep(GROWTH_TURN);
-            }
-            looks += 1;
-            (Instant::now() < until).then(|| written_bytes(root))
-        };
-        await_growth_of(self.first, look);
-    }
-
-    /// Tracks the processes of the tree below `root` that have come since and have much memory, and copies it; again for those that
-    /// come meanwhile; how many it has taken in. `executable`, `folder` and `note` as for [`Self::begin`].
-    pub fn take_in(
-        &mut self,
-        executable: &Path,
-        root: u32,
-        folder: &Path,
-        note: &dyn Fn(String),
-    ) -> usize {
-        let before = self.processes.len();
-        for _ in 0..MOST_WAITS {
-            let (late, bytes) = self.late(root);
-            if late.is_empty() {
-                break;
-            }
-            if space::free_bytes(folder).is_some_and(|free| free < bytes + LEAST) {
-                let what = "memory of processes that have just begun is not copied ahead";
-                note(format!("{what}: too little space is free"));
-                break;
-            }
-            self.track(executable, &late, folder, note);
-            self.ahead(&mut |_| {});
-        }
-        // Of those that were there before, some may have ended.
-        self.processes.len().saturating_sub(before)
-    }
-
-    /// The processes that have come since and have much memory that is in no copy, parents first, and how much.
-    fn late(&self, root: u32) -> (Vec<u32>, u64) {
-        let known = self.processes.iter().map(|it| &it.process);
-        let known: HashSet<_> = known.chain(&self.refused).copied().collect();
-        let mut tracked: HashSet<_> = self.processes.iter().map(|it| it.process.pid).collect();
-        let (mut late, mut total) = (Vec::new(), 0);
-        for pid in proc::tree(root) {
-            if ProcessId::of(pid).is_none_or(|it| known.contains(&it)) {
-                continue;
-            }
-            // What it still has in common with the process that has forked it is in that one's copy.
-            let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
-            let from = ancestors.find(|it| tracked.contains(it));
-            let is_heir = from.is_some_and(|it| proc::are_forked(it, pid));
-            let bytes = proc::written_bytes(pid, is_heir);
-            if bytes > YOUNG {
-                late.push(pid);
-                tracked.insert(pid);
-                total += bytes;
-            }
-        }
-        (late, total)
     }
 
     fn of(processes: Vec<Tracked>) -> Self {
@@ -585,21 +514,6 @@ impl HostPages {
     }
 }
 
-/// Bytes that all processes of the tree below `root` have written, those that several have in common for each.
-fn written_bytes(root: u32) -> u64 {
-    let all = proc::tree(root).into_iter();
-    all.map(|pid| proc::written_bytes(pid, false)).sum()
-}
-
-/// Looks at how many bytes there are until they have grown by no more than [`YOUNG`], or a look gives none; once, if there are not
-/// [`GROWN`] more than `first`.
-fn await_growth_of(first: u64, mut look: impl FnMut() -> Option<u64>) {
-    let mut before = look().filter(|it| *it >= first + GROWN);
-    while let Some(bytes) = before {
-        before = look().filter(|it| *it > bytes + YOUNG);
-    }
-}
-
 fn in_no_copy(pid: u32) -> Failure {
     let message = format!("what CRIU has left out of process {pid} is in no copy");
     fail(FailureKind::Internal, message)
@@ -660,13 +574,14 @@ fn nameless(folder: &Path) -> io::Result<File> {
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
 
     use super::*;
 
     /// A process that runs, and the copy of its memory in `folder`.
-    fn tracked(pid: u32, folder: &Path) -> Tracked {
+    pub(super) fn tracked(pid: u32, folder: &Path) -> Tracked {
         let uffd = fermata_hostmem::acquire(pid).expect("a userfaultfd");
         let tracked = track(pid, uffd, folder).expect("tracked");
         tracked.expect("it runs")
@@ -719,7 +634,7 @@ mod tests {
         (dir, child, copy, tree)
     }
 
-    fn end(mut child: Child) {
+    pub(super) fn end(mut child: Child) {
         child.kill().expect("killed");
         child.wait().expect("it ends");
     }
@@ -769,80 +684,6 @@ mod tests {
         assert!(failure.message.contains("0x1000"), "{}", failure.message);
         assert!(copy.has_failed());
         end(child);
-    }
-
-    #[test]
-    fn a_program_that_has_grown_much_is_looked_at_until_it_grows_no_more() {
-        let looks = |first: u64, bytes: &[u64]| {
-            let mut left = bytes.iter().copied();
-            await_growth_of(first, || left.next());
-            bytes.len() - left.len()
-        };
-        assert_eq!(looks(7, &[7 + GROWN - 1, GROWN * 9]), 1);
-        assert_eq!(
-            looks(
-                7,
-                &[
-                    7 + GROWN,
-                    8 + GROWN + YOUNG,
-                    9 + GROWN + 2 * YOUNG,
-                    GROWN + YOUNG,
-                    0
-                ]
-            ),
-            4
-        );
-        // It may become smaller, and look after look may find more until the time is over.
-        assert_eq!(looks(0, &[GROWN * 9, GROWN, GROWN * 9]), 2);
-        let more: Vec<_> = (1..9).map(|it| GROWN * it).collect();
-        assert_eq!(looks(0, &more), more.len());
-    }
-
-    #[test]
-    fn what_comes_later_is_tracked_if_it_has_much_that_nobody_else_has() {
-        /// More than [`YOUNG`].
-        const FILL: &str = "head -c 48000000 /dev/zero | tr '\\0' x";
-        let dir = tempfile::tempdir().expect("a folder");
-        // `tail` keeps a line, the shell a variable; a copy of the shell has the variable in common with it.
-        let script = format!(
-            "exec 3<&0; text=$({FILL}); echo; read x; {{ {FILL}; read x <&3; }} | tail -n 1 > /dev/null & (read x <&3) & read x"
-        );
-        let mut shell = Command::new("sh")
-            .args(["-c", &script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let mut line = String::new();
-        let output = shell.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        let mut copy = HostCopy::of(vec![tracked(shell.id(), dir.path())]);
-        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
-        let mut input = shell.stdin.take().expect("piped");
-        input.write_all(b"x\n").expect("written");
-        let until = Instant::now() + Duration::from_secs(120);
-        let (late, bytes) = loop {
-            let (late, bytes) = copy.late(shell.id());
-            if bytes > 48_000_000 {
-                break (late, bytes);
-            }
-            assert!(Instant::now() < until, "{late:?}, {bytes} bytes");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        let children = proc::tree(shell.id()).into_iter().skip(1);
-        let tails: Vec<_> = children.filter(|it| proc::name_of(*it) == "tail").collect();
-        assert_eq!(late, tails, "{bytes} bytes");
-        assert!(
-            proc::tree(shell.id()).len() > 2 + tails.len(),
-            "the copies of the shell"
-        );
-        copy.processes.push(tracked(tails[0], dir.path()));
-        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
-        copy.processes.pop();
-        copy.refused.extend(ProcessId::of(tails[0]));
-        assert_eq!(copy.late(shell.id()), (Vec::new(), 0));
-        drop(input);
-        end(shell);
     }
 
     #[test]

@@ -23,6 +23,12 @@ pub fn resident_bytes(root: u32) -> u64 {
     proc::tree(root).into_iter().filter_map(of).sum()
 }
 
+/// Bytes of memory that all processes of the tree below `root` have written, those that several have in common for each.
+pub fn written_bytes(root: u32) -> u64 {
+    let all = proc::tree(root).into_iter();
+    all.map(|pid| proc::written_bytes(pid, false)).sum()
+}
+
 /// Bytes that an image needs at most, if nothing of it is there already.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {

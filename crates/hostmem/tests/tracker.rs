@@ -299,8 +299,12 @@ fn churns(huge: &str) {
     ];
     for (passes, memory) in rounds {
         let mut tracker = track(&program);
-        let first = tracker.pass().expect("a pass").bytes;
-        assert!(first >= 24 << 20, "{first} bytes in the first pass");
+        let until = Instant::now() + Duration::from_secs(20);
+        // A neighbour that the kernel makes one with the large mapping, or cuts off from it, makes it young once more.
+        while tracker.pass().expect("a pass").bytes < 24 << 20 {
+            assert!(Instant::now() < until, "no pass has copied most of it");
+            std::thread::sleep(SETTLED);
+        }
         tracker.keep_in_memory(memory, 3);
         tracker.make_room(memory / 2, 3);
         for _ in 0..passes {

@@ -1,10 +1,12 @@
 //! What CRIU reads of the processes' memory, kept as files in the daemon's folder for images that are warm: a restore makes links to it,
-//! and need not find, read and check it first. At most [`MOST_BYTES`], the newest images first.
+//! and need not find, read and check it first. At most [`MOST_BYTES`], the newest images first, and each for [`USED_FOR`], as what is known of
+//! their packs is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use fermata_control::worker::FailureKind;
 use fermata_store::Store;
@@ -13,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::stored::PagesForCriu;
 use crate::failure::{OrFail as _, Result};
+use crate::images::known::USED_FOR;
 
 /// Bytes of all that is kept; images that would take more of it alone are not kept.
 const MOST_BYTES: u64 = 512 << 20;
@@ -30,6 +33,7 @@ pub struct KeptPages {
 struct Kept {
     image: PathBuf,
     manifest: Manifest,
+    since: Instant,
     pages: Arc<PagesForCriu>,
 }
 
@@ -51,9 +55,10 @@ impl KeptPages {
         kept
     }
 
-    /// What is kept of an image.
+    /// What is kept of an image. Images that are no more, or have been kept for too long, are forgotten.
     pub fn of(&self, image: &Image) -> Option<Arc<PagesForCriu>> {
-        let all = self.all.lock();
+        let mut all = self.all.lock();
+        all.retain(|it| it.image.exists() && it.since.elapsed() < USED_FOR);
         let found = all.iter().find(|it| it.is_of(image));
         found.map(|it| it.pages.clone())
     }
@@ -63,7 +68,6 @@ impl KeptPages {
     /// # Errors
     /// A chunk is damaged, or there is no room.
     pub fn keep(&self, image: &Image, table: &ChunkTable, store: &Store) -> Result<()> {
-        self.forget_removed();
         if self.of(image).is_some() || PagesForCriu::few_bytes(image, table)? > MOST_BYTES {
             return Ok(());
         }
@@ -78,17 +82,13 @@ impl KeptPages {
         all.push(Kept {
             image: image.dir().to_owned(),
             manifest: image.manifest().clone(),
+            since: Instant::now(),
             pages: Arc::new(pages),
         });
         while all.iter().map(|it| it.pages.bytes()).sum::<u64>() > MOST_BYTES {
             all.remove(0);
         }
         Ok(())
-    }
-
-    /// Forgets images that are no more.
-    fn forget_removed(&self) {
-        self.all.lock().retain(|it| it.image.exists());
     }
 
     /// Forgets all of them.

@@ -15,7 +15,7 @@ use fermata_store::{FileKey, FileVersion};
 use parking_lot::Mutex;
 
 /// How long an entry is used.
-const USED_FOR: Duration = Duration::from_secs(60 * 60);
+pub(crate) const USED_FOR: Duration = Duration::from_secs(60 * 60);
 /// A file that has changed so shortly before may change again, and be told to have changed at the same time.
 const SETTLED: Duration = Duration::from_millis(100);
 /// Entries that are kept.

@@ -247,6 +247,11 @@ fn moments(runs: &[Run]) -> Result<String> {
             );
             let restored = number(found, "restored").unwrap_or_default();
             let asked = list(found, "steps").len();
+            ensure!(
+                restored <= asked as f64,
+                "`{}`: more were restored than there are `steps`",
+                run.file
+            );
             let mode = text(found, "mode").unwrap_or_default();
             let modes = rows.entry(place(run, found)?).or_default();
             modes
@@ -479,6 +484,9 @@ mod tests {
             "{made}"
         );
         assert!(moments(&[run("c.json", report("cow", false))]).is_err());
+        let mut stepless = report("cow", true);
+        stepless["moments"][0]["steps"] = json!([]);
+        assert!(moments(&[run("d.json", stepless)]).is_err());
     }
 
     #[test]

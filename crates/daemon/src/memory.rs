@@ -104,19 +104,7 @@ pub fn of_processes(pids: impl IntoIterator<Item = u32>) -> HostMemory {
 
 /// The sums in a file `smaps_rollup`, which are in KiB.
 fn rollup(text: &str) -> HostMemory {
-    let line = |name: &str| {
-        let mut lines = text
-            .lines()
-            .filter_map(|it| it.strip_prefix(name)?.strip_prefix(':'));
-        let number = lines
-            .next()?
-            .trim()
-            .strip_suffix("kB")?
-            .trim()
-            .parse::<u64>();
-        number.ok().map(|it| it << 10)
-    };
-    let of = |name| line(name).unwrap_or(0);
+    let of = |name| proc::bytes_of(text, name);
     HostMemory {
         pss: of("Pss"),
         own: of("Private_Clean") + of("Private_Dirty"),

@@ -260,13 +260,20 @@ pub fn are_forked(one: u32, other: u32) -> bool {
 
 /// Bytes of memory that a process has written and, unless `alone`, may have in common with others.
 pub fn written_bytes(pid: u32, alone: bool) -> u64 {
-    let (file, key) = match alone {
-        true => ("smaps_rollup", "Private_Dirty:"),
-        false => ("status", "RssAnon:"),
+    let (file, name) = match alone {
+        true => ("smaps_rollup", "Private_Dirty"),
+        false => ("status", "RssAnon"),
     };
     let text = text(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let line = text.lines().find_map(|it| it.strip_prefix(key));
-    let kib = line.and_then(|it| it.trim().strip_suffix("kB"));
+    bytes_of(&text, name)
+}
+
+/// The bytes that a file of `/proc` tells, in KiB, on its first line called `name`; none if it has no such line.
+pub fn bytes_of(text: &str, name: &str) -> u64 {
+    let mut lines = text
+        .lines()
+        .filter_map(|it| it.strip_prefix(name)?.strip_prefix(':'));
+    let kib = lines.next().and_then(|it| it.trim().strip_suffix("kB"));
     kib.and_then(|it| it.trim().parse::<u64>().ok())
         .map_or(0, |it| it << 10)
 }

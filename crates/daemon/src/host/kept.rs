@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fermata_control::worker::FailureKind;
 use fermata_store::Store;
 use fermata_store::image::{ChunkTable, Image, Manifest};
 use parking_lot::Mutex;
 
 use super::stored::PagesForCriu;
-use crate::failure::{OrFail as _, Result};
+use crate::failure::Result;
 use crate::images::known::USED_FOR;
 
 /// Bytes of all that is kept; images that would take more of it alone are not kept.
@@ -68,15 +67,14 @@ impl KeptPages {
     /// # Errors
     /// A chunk is damaged, or there is no room.
     pub fn keep(&self, image: &Image, table: &ChunkTable, store: &Store) -> Result<()> {
-        if self.of(image).is_some() || PagesForCriu::few_bytes(image, table)? > MOST_BYTES {
+        if self.of(image).is_some() {
             return Ok(());
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let own = self.folder.join(number.to_string());
-        fs::create_dir_all(&own).or_fail(FailureKind::User, || {
-            format!("cannot make `{}`", own.display())
-        })?;
-        let pages = PagesForCriu::few_in(image, table, store, own)?;
+        let Some(pages) = PagesForCriu::kept(image, table, store, own, MOST_BYTES)? else {
+            return Ok(());
+        };
         let mut all = self.all.lock();
         all.retain(|it| it.image != image.dir());
         all.push(Kept {

@@ -176,29 +176,28 @@ impl PagesForCriu {
         write(&files, store, work).map(Self::Few)
     }
 
-    /// The same in `folder`, a new one, for restores that make links to them.
+    /// The same in `folder`, a new one, for restores that make links to them; none if they are more than `most` bytes.
     ///
     /// # Errors
-    /// As above; the folder is gone then.
-    pub(crate) fn few_in(
+    /// As above, or the folder cannot be made; it is gone then.
+    pub(crate) fn kept(
         image: &Image,
         table: &ChunkTable,
         store: &Store,
         folder: PathBuf,
-    ) -> Result<Self> {
-        let bytes = Self::few_bytes(image, table)?;
-        let kept = Self::Kept(folder.clone(), bytes);
-        write(&wanted(image, table, true)?, store, &folder).map(|_| kept)
-    }
-
-    /// How many bytes those are.
-    ///
-    /// # Errors
-    /// The image is damaged.
-    pub(crate) fn few_bytes(image: &Image, table: &ChunkTable) -> Result<u64> {
+        most: u64,
+    ) -> Result<Option<Self>> {
         let files = wanted(image, table, true)?;
         let chunks = files.iter().flat_map(|it| &it.chunks);
-        Ok(chunks.map(|it| u64::from(it.length)).sum())
+        let bytes = chunks.map(|it| u64::from(it.length)).sum();
+        if bytes > most {
+            return Ok(None);
+        }
+        fs::create_dir_all(&folder).or_fail(FailureKind::User, || {
+            format!("cannot make `{}`", folder.display())
+        })?;
+        let kept = Self::Kept(folder.clone(), bytes);
+        write(&files, store, &folder).map(|_| Some(kept))
     }
 
     /// How many bytes are kept.

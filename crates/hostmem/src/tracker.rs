@@ -209,7 +209,7 @@ impl Tracker {
             return Ok(None);
         }
         self.check_descriptors()?;
-        let memory = Memory::open(self.pid);
+        let memory = Memory::written(self.pid);
         let memory = memory.map_err(Error::kernel("open the memory", self.pid))?;
         let (mut tracked, mut others) = self.examine(&mappings, left_out)?;
         self.unsure.clear();

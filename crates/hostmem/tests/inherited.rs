@@ -69,18 +69,32 @@ fn bytes(pages: &[Range<u64>]) -> u64 {
     pages.iter().map(|it| it.end - it.start).sum()
 }
 
-fn check(huge: &str, generations: &str) {
-    const QUARTER: u64 = 2 << 20;
-    let dir = tempfile::tempdir().expect("a folder");
-    let mut program = Program::start(dir.path(), FORKS, &[huge, generations]);
+/// When the parent is tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tracked {
+    BeforeTheFork,
+    AfterTheFork,
+}
+
+/// A tracker of the program that has made a pass.
+fn track(program: &Program) -> Tracker {
     let uffd = acquire(program.pid()).expect("a userfaultfd");
     let file = tempfile::tempfile().expect("a file");
     let mut tracker = Tracker::new(program.pid(), uffd, file).expect("a tracker");
     std::thread::sleep(SETTLED);
     tracker.pass().expect("a pass");
+    tracker
+}
+
+fn check(huge: &str, generations: &str, when: Tracked) {
+    const QUARTER: u64 = 2 << 20;
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut program = Program::start(dir.path(), FORKS, &[huge, generations]);
+    let before = (when == Tracked::BeforeTheFork).then(|| track(&program));
     let input = program.child.stdin.as_mut().expect("a pipe");
     input.write_all(b"x").expect("written");
     let line = program.line();
+    let mut tracker = before.unwrap_or_else(|| track(&program));
     let mut numbers = line
         .split(' ')
         .map(|it| it.parse::<u64>().expect("a number"));
@@ -121,17 +135,24 @@ fn check(huge: &str, generations: &str) {
 
 #[test]
 fn a_childs_pages_are_in_its_parents_copy() {
-    check("0", "1");
+    check("0", "1", Tracked::BeforeTheFork);
 }
 
 #[test]
 fn a_childs_huge_pages_are_in_its_parents_copy() {
-    check("1", "1");
+    check("1", "1", Tracked::BeforeTheFork);
 }
 
 #[test]
 fn a_grandchilds_pages_are_in_its_grandparents_copy() {
-    check("0", "2");
+    check("0", "2", Tracked::BeforeTheFork);
+}
+
+/// What copies the parent must leave it what it has in common with its child.
+#[test]
+fn pages_of_an_earlier_child_are_in_its_parents_copy() {
+    check("0", "1", Tracked::AfterTheFork);
+    check("1", "1", Tracked::AfterTheFork);
 }
 
 #[test]

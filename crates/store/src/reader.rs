@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use crate::copies::{Copies, Taken};
@@ -126,6 +128,19 @@ impl ChunkReader {
         // What has no device of its own is in memory or comes over the network.
         let of_device = |it: rustix::fs::Stat| rustix::fs::major(it.st_dev) != 0;
         !self.in_memory && rustix::fs::stat(self.store.dir()).is_ok_and(of_device)
+    }
+
+    /// Says that a chunk will be read soon, by [`Self::read_part`] or into a buffer that starts anywhere: a disk that has it can begin to
+    /// bring it. Returns at once; it is advice.
+    pub fn will_need(&self, id: &ChunkId) {
+        let Ok(at) = self.find(id) else { return };
+        let copied = |copies: &Copies| copies.of_pack(&at.pack).is_some();
+        if self.in_memory || self.copies.as_ref().is_some_and(copied) {
+            return;
+        }
+        if let (Ok(file), Some(length)) = (at.pack.file(false), NonZeroU64::new(at.length.into())) {
+            let _ = rustix::fs::fadvise(&*file, at.offset, Some(length), Advice::WillNeed);
+        }
     }
 
     /// Notes that a located chunk's bytes have been taken where they lie.

@@ -126,11 +126,7 @@ impl Taking<'_> {
         self.phases.time("host ready", || {
             if let Some(copy) = &mut copy {
                 copy.outlast_growth(self.root.pid);
-                let (helper, draft) = (self.criu.helper(), self.draft.path());
-                let new = copy.take_in(helper, self.root.pid, draft, &|text| self.note(text));
-                if new > 0 {
-                    info!(session = %self.session.name, new, "memory of processes that have just begun is copied ahead, too");
-                }
+                self.take_in(copy);
                 copy.converge_and_settle();
             }
             let mut dumping = self.begin(copy.is_some())?;
@@ -139,6 +135,13 @@ impl Taking<'_> {
             again();
             dumping.ready().map_err(|failure| self.explained(failure))?;
             again();
+            moments::pass("ready");
+            // A pool of processes is made in as long as CRIU takes.
+            if let Some(copy) = &mut copy
+                && self.take_in(copy) > 0
+            {
+                copy.converge_and_settle();
+            }
             let since = Instant::now();
             Ok(Ahead {
                 dumping,
@@ -146,6 +149,16 @@ impl Taking<'_> {
                 since,
             })
         })
+    }
+
+    /// Has processes tracked and copied that have come since; how many.
+    fn take_in(&self, copy: &mut HostCopy) -> usize {
+        let (helper, draft) = (self.criu.helper(), self.draft.path());
+        let new = copy.take_in(helper, self.root.pid, draft, &|text| self.note(text));
+        if new > 0 {
+            info!(session = %self.session.name, new, "memory of processes that have just begun is copied ahead, too");
+        }
+        new
     }
 
     fn begin(&self, filtered: bool) -> Result<Dumping> {

@@ -129,11 +129,8 @@ impl Kept {
 
 impl PageBytes for ChunkFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let records = &self.table.records()[self.records.clone()];
-        let end_of = |it: &ChunkRecord| it.offset + u64::from(it.length);
-        let first = records.partition_point(|it| end_of(it) <= offset);
         let (end, mut rest, mut at) = (offset + bytes.len() as u64, bytes, offset);
-        for record in records[first..].iter().take_while(|it| it.offset < end) {
+        for record in self.records_in(offset, end) {
             let part = record.offset.max(offset)..end_of(record).min(end);
             let (zeros, behind) = rest.split_at_mut((part.start - at) as usize);
             zeros.fill(0);
@@ -145,9 +142,29 @@ impl PageBytes for ChunkFile {
         rest.fill(0);
         Ok(())
     }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        for record in self.records_in(offset, offset + bytes) {
+            self.reader.will_need(&record.id);
+        }
+    }
+}
+
+/// Where a chunk ends in its file.
+fn end_of(record: &ChunkRecord) -> u64 {
+    record.offset + u64::from(record.length)
 }
 
 impl ChunkFile {
+    /// The file's chunks with bytes from `offset` to `end`.
+    fn records_in(&self, offset: u64, end: u64) -> impl Iterator<Item = &ChunkRecord> {
+        let records = &self.table.records()[self.records.clone()];
+        let first = records.partition_point(|it| end_of(it) <= offset);
+        records[first..]
+            .iter()
+            .take_while(move |it| it.offset < end)
+    }
+
     /// Reads from a chunk, from its byte `from` on. All of it is read and checked, unless its pack is known.
     fn read(&self, record: &ChunkRecord, from: u64, into: &mut [u8]) -> Result<()> {
         if self.reader.read_part(&record.id, from, into)? {

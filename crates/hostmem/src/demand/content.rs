@@ -3,9 +3,12 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use rustix::fs::Advice;
 
 /// The bytes of a file with pages.
 pub trait PageBytes: Debug + Send + Sync {
@@ -14,6 +17,10 @@ pub trait PageBytes: Debug + Send + Sync {
     /// # Errors
     /// They cannot be read, or are not what they were.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Says that so many bytes from `offset` on will be read soon: what of them is on a disk can begin to come. Returns at once, and
+    /// tells no error: it is advice.
+    fn will_need(&self, _offset: u64, _bytes: u64) {}
 }
 
 /// The files with pages of an image, by the NUMBER of `pages-NUMBER.img`.
@@ -42,5 +49,11 @@ impl PageFiles for Folder {
 impl PageBytes for File {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_exact_at(bytes, offset)
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes) {
+            let _ = rustix::fs::fadvise(self, offset, Some(bytes), Advice::WillNeed);
+        }
     }
 }

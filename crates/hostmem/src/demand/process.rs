@@ -27,6 +27,8 @@ use crate::error::{Error, Result};
 const AROUND: u64 = 64 << 10;
 /// Bytes that are brought at once when nothing is waited for.
 const AHEAD: u64 = 512 << 10;
+/// Bytes that a disk is asked for ahead of these.
+const ASKED_AHEAD: u64 = 8 << 20;
 /// The same while page faults come, which wait until it is done, and for children that the program makes, most of which end soon.
 const AHEAD_SHORT: u64 = 64 << 10;
 /// So long after a page fault the next one is likely.
@@ -193,6 +195,9 @@ impl Process {
             return Ok(Outcome::Done);
         };
         self.next = run.range.end;
+        // Those who wait for a page do not wait for this.
+        let asked = if most == AHEAD { ASKED_AHEAD } else { most };
+        self.pages.ask_around(run.offset, asked);
         self.put(run, buffer)
     }
 
@@ -278,8 +283,10 @@ impl Process {
         }
         while let Some(run) = self.pages.missing.around(page, AROUND) {
             self.next = run.range.end;
+            let offset = run.offset;
             match self.put(run, buffer)? {
-                Outcome::Done => {}
+                // What is waited for came first.
+                Outcome::Done => self.pages.ask_around(offset, AROUND),
                 other => return Ok(other),
             }
         }

@@ -1,7 +1,7 @@
 //! The pages of a process: where they are, which are still missing, and the content of those that it needs first, which is read while CRIU
 //! makes the process.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 use crate::image;
 use crate::working_set::{self, WINDOW};
 
+/// What is asked for at once around pages that are needed: the program is likely to need what lies there.
+const BLOCK: u64 = 1 << 20;
+
 /// The pages of a process.
 #[derive(Debug)]
 pub struct ProcessPages {
@@ -27,6 +30,8 @@ pub struct ProcessPages {
     /// What of the content has been read, and how many bytes that was.
     ahead: Ahead,
     bytes_ahead: u64,
+    /// Blocks of the content that have been asked for.
+    asked: BTreeSet<u64>,
 }
 
 impl ProcessPages {
@@ -50,6 +55,7 @@ impl ProcessPages {
             first,
             ahead: Ahead::default(),
             bytes_ahead: 0,
+            asked: BTreeSet::new(),
         })
     }
 
@@ -62,6 +68,7 @@ impl ProcessPages {
             unread: VecDeque::new(),
             ahead: Ahead::default(),
             bytes_ahead: 0,
+            asked: BTreeSet::new(),
         }
     }
 
@@ -73,6 +80,27 @@ impl ProcessPages {
     /// How many bytes [`Self::read_ahead`] has read.
     pub fn bytes_ahead(&self) -> u64 {
         self.bytes_ahead
+    }
+
+    /// Has a disk begin to bring the content of all windows that come first.
+    pub fn ask_first(&self) {
+        for window in &self.unread {
+            let mut rest = window.clone();
+            while let Some(run) = self.missing.within(&rest, WINDOW) {
+                rest.start = run.range.end;
+                self.content
+                    .will_need(run.offset, run.range.end - run.range.start);
+            }
+        }
+    }
+
+    /// Has a disk begin to bring so many bytes of the content from `offset` on, and what lies around them, unless it was told before.
+    pub fn ask_around(&mut self, offset: u64, bytes: u64) {
+        for block in offset / BLOCK..(offset + bytes).div_ceil(BLOCK) {
+            if self.asked.insert(block) {
+                self.content.will_need(block * BLOCK, BLOCK);
+            }
+        }
     }
 
     /// Reads the content of the next window that comes first; returns how many bytes that was.
@@ -143,5 +171,61 @@ impl Deref for Content<'_> {
             Self::Ahead(part) => part,
             Self::Now(bytes) => bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::image::OnDemand;
+
+    /// Notes what is asked of it.
+    #[derive(Debug, Default)]
+    struct Asked(Mutex<Vec<(u64, u64)>>);
+
+    impl PageBytes for Asked {
+        fn read_at(&self, bytes: &mut [u8], _: u64) -> io::Result<()> {
+            bytes.fill(1);
+            Ok(())
+        }
+
+        fn will_need(&self, offset: u64, bytes: u64) {
+            self.0.lock().expect("sound").push((offset, bytes));
+        }
+    }
+
+    #[test]
+    fn a_disk_is_asked_for_what_comes_first_and_once_for_what_lies_around_the_rest() {
+        let asked = Arc::new(Asked::default());
+        let (near, far) = (16 * WINDOW..17 * WINDOW, 99 * WINDOW..100 * WINDOW);
+        let mapped = |range: Range<u64>, offset| OnDemand {
+            range,
+            offset,
+            wiped: false,
+        };
+        // Half of the first window is missing.
+        let missing = Missing::new(&[
+            mapped(near.start..near.start + WINDOW / 2, 0),
+            mapped(far.clone(), WINDOW / 2),
+        ]);
+        let first = VecDeque::from([far, near]);
+        let mut pages = ProcessPages {
+            content: asked.clone(),
+            missing,
+            unread: first.clone(),
+            first,
+            ahead: Ahead::default(),
+            bytes_ahead: 0,
+            asked: BTreeSet::new(),
+        };
+        let told = || std::mem::take(&mut *asked.0.lock().expect("sound"));
+        pages.ask_first();
+        assert_eq!(told(), [(WINDOW / 2, WINDOW), (0, WINDOW / 2)]);
+        pages.ask_around(3 * BLOCK - 1, 2);
+        pages.ask_around(3 * BLOCK, BLOCK);
+        pages.ask_around(2 * BLOCK, 3 * BLOCK);
+        assert_eq!(told(), [2, 3, 4].map(|it| (it * BLOCK, BLOCK)));
     }
 }

@@ -137,8 +137,11 @@ impl Server {
         let known: BTreeSet<u32> = known.into_iter().chain(self.learnt.processes()).collect();
         for pid in known {
             // What is wrong is told when CRIU has made the process.
-            let pages = ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid);
-            self.prepared.extend(pages.ok().map(|it| (pid, it)));
+            let Ok(pages) = ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid) else {
+                continue;
+            };
+            pages.ask_first();
+            self.prepared.insert(pid, pages);
         }
     }
 

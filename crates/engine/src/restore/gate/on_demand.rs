@@ -264,6 +264,9 @@ impl OnDemand {
                 {
                     self.schedule.want(blocks);
                 }
+                if matches!(needs, Needs::Checked(_) | Needs::Room) {
+                    self.schedule.want_all_made();
+                }
                 needs
             }
         };

@@ -35,14 +35,20 @@ pub(in crate::restore) struct Limits {
     pub in_flight: usize,
     /// The most pieces under way that no operation waits for.
     pub ahead: usize,
+    /// Pieces for which memory has been made, and which have not been handed out, from which on no memory is made that no operation
+    /// waits for.
+    pub made: usize,
 }
 
 impl Limits {
-    /// For a restore while the program runs: a piece that an operation waits for comes after no more than these.
+    /// For a restore while the program runs: a piece that an operation waits for comes after no more than these. Memory is made as it is
+    /// needed, a gigabyte ahead, because a driver does one such thing at a time: the first blocks would be mapped after the last
+    /// was made.
     const BEHIND: Self = Self {
         stride: 4,
         in_flight: 16,
         ahead: 24,
+        made: 256,
     };
     /// For an eager restore, where no operation waits: enough to keep the device's link busy while another thread's call
     /// holds the driver, as registering memory does for milliseconds.
@@ -50,6 +56,7 @@ impl Limits {
         stride: 4,
         in_flight: 128,
         ahead: 160,
+        made: usize::MAX,
     };
 
     /// The limits of a restore while the program runs (`behind`) or an eager one. Without a registered tier pieces
@@ -178,6 +185,12 @@ struct State {
     arrived: Vec<Arrived>,
     /// Pieces handed out whose copy is not done.
     under_way: usize,
+    /// Pieces whose memory is being made, or has been, and which have not been handed out.
+    waiting: usize,
+    /// Whether the maker waits for pieces to be handed out.
+    paced: bool,
+    /// Whether somebody waits until all memory has been made.
+    hurried: bool,
     /// Pieces that the uploader has not received yet.
     pieces_left: usize,
     settled: usize,
@@ -229,6 +242,9 @@ impl State {
             }
             let (first, count) = (slot.handed, stride.min(slot.pieces - slot.handed));
             slot.handed += count;
+            if matches!(slot.stage, Stage::Making | Stage::Made) {
+                self.waiting -= count;
+            }
             self.under_way += count;
             return Some(Run {
                 block,
@@ -239,15 +255,19 @@ impl State {
         }
     }
 
-    fn next_to_make(&mut self) -> Option<usize> {
+    /// The next block to be made; with `most` pieces waiting, only one that an operation waits for.
+    fn next_to_make(&mut self, most: usize) -> Option<usize> {
         loop {
-            let block = self
-                .make_first
-                .pop_front()
-                .or_else(|| self.make.pop_front())?;
-            if self.slots[block].stage == Stage::Absent {
-                self.slots[block].stage = Stage::Making;
-                return Some(block);
+            self.paced = !self.hurried && self.waiting >= most;
+            let next = match self.make_first.pop_front() {
+                None if !self.paced => self.make.pop_front(),
+                next => next,
+            };
+            let slot = &mut self.slots[next?];
+            if slot.stage == Stage::Absent {
+                slot.stage = Stage::Making;
+                self.waiting += slot.pieces - slot.handed;
+                return next;
             }
         }
     }
@@ -307,14 +327,18 @@ impl Schedule {
             if state.over() {
                 return None;
             }
-            if let Some(run) = state.hand(true, self.flow.stride) {
-                return Some(run);
-            }
-            if state.under_way < self.flow.ahead {
-                let run = state.hand(false, self.flow.stride);
-                if run.is_some() || state.elsewhere == 0 {
-                    return run;
+            let mut run = state.hand(true, self.flow.stride);
+            if run.is_none() && state.under_way < self.flow.ahead {
+                run = state.hand(false, self.flow.stride);
+                if run.is_none() && state.elsewhere == 0 {
+                    return None;
                 }
+            }
+            if run.is_some() {
+                if state.paced && state.waiting < self.flow.made {
+                    self.changed.notify_all();
+                }
+                return run;
             }
             self.wait(&mut state);
         }
@@ -386,10 +410,17 @@ impl Schedule {
 
     /// Waits until the memory of every block is made, or the restore has ended.
     pub fn await_all_made(&self) {
+        self.want_all_made();
         let mut state = self.state.lock();
         while state.unmade > 0 && !state.over() {
             self.wait(&mut state);
         }
+    }
+
+    /// Notes that somebody waits until all memory has been made.
+    pub fn want_all_made(&self) {
+        self.state.lock().hurried = true;
+        self.changed.notify_all();
     }
 
     /// What the maker does next.
@@ -399,7 +430,7 @@ impl Schedule {
             if state.over() {
                 return MakerStep::End;
             }
-            if let Some(block) = state.next_to_make() {
+            if let Some(block) = state.next_to_make(self.flow.made) {
                 return MakerStep::Make(block);
             }
             if let Some(block) = state.release.pop_front() {
@@ -489,6 +520,7 @@ impl Schedule {
         state.pieces_left -= pieces;
         state.settled += 1;
         if made {
+            state.waiting -= pieces;
             state.release.push_back(block);
         } else {
             state.unmade -= 1;
@@ -699,6 +731,27 @@ mod tests {
         schedule.copied(awaited, 1);
         schedule.copied(run(0, 0, 1, false), 1);
         assert_eq!(schedule.take(), Some(run(0, ahead, 1, false)));
+    }
+
+    #[test]
+    fn memory_is_made_a_little_ahead_of_what_is_handed_out() {
+        let few = Limits { made: 5, ..SINGLY };
+        let schedule = Schedule::new(&[4, 4, 4, 1, 1], &[0, 1, 2, 3, 4], few);
+        let next = || schedule.state.lock().next_to_make(few.made);
+        assert_eq!([next(), next(), next()], [Some(0), Some(1), None]);
+        std::thread::scope(|scope| {
+            let maker = scope.spawn(|| schedule.to_make());
+            assert_eq!(takes(&schedule, 4), [0; 4]);
+            assert_eq!(maker.join().expect("told"), MakerStep::Make(2));
+        });
+        assert_eq!(next(), None);
+        schedule.want(&[3]);
+        assert_eq!([next(), next()], [Some(3), None], "an operation waits");
+        schedule.made(2);
+        assert!(schedule.drop_block(2), "it is not needed any more");
+        assert_eq!(next(), None, "the second block and what is waited for");
+        schedule.want_all_made();
+        assert_eq!([next(), next()], [Some(4), None]);
     }
 
     #[test]

@@ -51,7 +51,7 @@ LONG = {
     "static": 30000, "static12": 30000, "numba": 80000, "triton": 500000, "cupy": 15000, "jax": 100000, "nccl": 300000,
     "graph": 100000, "green": 15000, "compiled": 7000, "loader": 8000, "encoder": 800, "unet": 2500, "resnet": 900, "language": 800,
     "generation": 300, "ranks": 1500, "ranks_8": 3000, "ddp": 12000, "ddp_shm": 12000, "ddp_8": 4000, "ddp_graph": 200000,
-    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 1500, "tensor": 150, "language_compiled": 800, "language_3b": 400,
+    "ddp_reduces": 12000, "fsdp": 300, "ddp_language": 1500, "tensor": 150, "language_compiled": 2500, "language_3b": 1500,
     "generation_3b": 200, "halves": 12000, "replicas": 12000, "mpi": 8000, "mpi_direct": 12000,
 }
 # A run through STEPS, in seconds, where it takes longer than most.

@@ -131,11 +131,12 @@ impl ChunkReader {
     }
 
     /// Says that a chunk will be read soon, by [`Self::read_part`] or into a buffer that starts anywhere: a disk that has it can begin to
-    /// bring it. Returns at once; it is advice.
+    /// bring it. Does not wait for it, and tells no error: it is advice.
     pub fn will_need(&self, id: &ChunkId) {
-        let Ok(at) = self.find(id) else { return };
+        let found = (!self.in_memory).then(|| self.find(id));
+        let Some(Ok(at)) = found else { return };
         let copied = |copies: &Copies| copies.of_pack(&at.pack).is_some();
-        if self.in_memory || self.copies.as_ref().is_some_and(copied) {
+        if self.copies.as_ref().is_some_and(copied) {
             return;
         }
         if let (Ok(file), Some(length)) = (at.pack.file(false), NonZeroU64::new(at.length.into())) {

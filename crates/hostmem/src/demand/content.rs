@@ -18,8 +18,8 @@ pub trait PageBytes: Debug + Send + Sync {
     /// They cannot be read, or are not what they were.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Says that so many bytes from `offset` on will be read soon: what of them is on a disk can begin to come. Returns at once, and
-    /// tells no error: it is advice.
+    /// Says that so many bytes from `offset` on will be read soon: what of them is on a disk can begin to come. Does not wait for
+    /// that, and tells no error: it is advice.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
 }
 

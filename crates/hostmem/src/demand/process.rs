@@ -27,10 +27,10 @@ use crate::error::{Error, Result};
 const AROUND: u64 = 64 << 10;
 /// Bytes that are brought at once when nothing is waited for.
 const AHEAD: u64 = 512 << 10;
-/// Bytes that a disk is asked for ahead of these.
-const ASKED_AHEAD: u64 = 8 << 20;
 /// The same while page faults come, which wait until it is done, and for children that the program makes, most of which end soon.
 const AHEAD_SHORT: u64 = 64 << 10;
+/// Bytes that a disk is asked for when nothing is waited for: what is brought next, and what comes behind it.
+const ASKED_AHEAD: u64 = 8 << 20;
 /// So long after a page fault the next one is likely.
 const FAULTS_COME: Duration = Duration::from_millis(2);
 /// Bytes of the buffer that all take.
@@ -195,8 +195,11 @@ impl Process {
             return Ok(Outcome::Done);
         };
         self.next = run.range.end;
-        // Those who wait for a page do not wait for this.
-        let asked = if most == AHEAD { ASKED_AHEAD } else { most };
+        let asked = match most {
+            AHEAD => ASKED_AHEAD,
+            // The disk is left to those who wait for pages.
+            few => few,
+        };
         self.pages.ask_around(run.offset, asked);
         self.put(run, buffer)
     }
@@ -285,7 +288,7 @@ impl Process {
             self.next = run.range.end;
             let offset = run.offset;
             match self.put(run, buffer)? {
-                // What is waited for came first.
+                // Who waits for the page has it, and does not wait for this.
                 Outcome::Done => self.pages.ask_around(offset, AROUND),
                 other => return Ok(other),
             }

@@ -72,6 +72,8 @@ impl DiskTurns {
         if bytes >= LEAST && is_fast(bytes, begun.elapsed()) {
             let mut state = self.state.lock();
             state.most = state.most.map(|_| OF_FAST);
+            drop(state);
+            self.next.notify_all();
         }
         result
     }

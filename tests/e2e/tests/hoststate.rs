@@ -237,22 +237,28 @@ fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_cop
 fn the_memory_of_a_process_that_comes_before_the_stop_is_copied_ahead() -> Result<()> {
     let scene = Scene::new()?;
     start(&scene, "rewrite", &[])?;
-    let halt = Halt::at(&scene, "ahead")?;
-    std::thread::scope(|scope| {
-        let attempt = scope.spawn(|| take(&scene, "rewrite", "first"));
-        halt.wait()?;
-        fs::write(scene.sandbox().work().join("late"), "")?;
-        let runs = || Ok(scene.fermata().log("rewrite")?.contains("late runs"));
-        wait_until("it has started another process", runs)?;
-        drop(halt);
-        attempt.join().map_err(|_| anyhow!("a thread has failed"))?
-    })?;
-    check_copied(&scene)?;
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
-    let copied = "memory of processes that have just begun is copied ahead, too";
-    ensure!(log.matches(copied).count() == 1, "{log}");
+    // Before CRIU is started, and when it is ready to dump.
+    let moments = [("ahead", "first"), ("ready", "second")];
+    for (at, (moment, image)) in moments.into_iter().enumerate() {
+        let halt = Halt::at(&scene, moment)?;
+        std::thread::scope(|scope| {
+            let attempt = scope.spawn(|| take(&scene, "rewrite", image));
+            halt.wait()?;
+            fs::write(scene.sandbox().work().join("late"), "")?;
+            let runs = || Ok(scene.fermata().log("rewrite")?.matches("late runs").count() > at);
+            wait_until("it has started another process", runs)?;
+            drop(halt);
+            attempt.join().map_err(|_| anyhow!("a thread has failed"))?
+        })?;
+        check_copied(&scene)?;
+        let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+        let copied = "memory of processes that have just begun is copied ahead, too";
+        ensure!(log.matches(copied).count() == at + 1, "{log}");
+    }
     check_whole(&scene, "rewrite")?;
-    check_restored(&scene, "first")?;
+    for (_, image) in moments {
+        check_restored(&scene, image)?;
+    }
     scene.close()
 }
 

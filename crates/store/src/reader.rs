@@ -133,12 +133,10 @@ impl ChunkReader {
     /// Says that a chunk will be read soon, by [`Self::read_part`] or into a buffer that starts anywhere: a disk that has it can begin to
     /// bring it. Does not wait for it, and tells no error: it is advice.
     pub fn will_need(&self, id: &ChunkId) {
-        let found = (!self.in_memory).then(|| self.find(id));
-        let Some(Ok(at)) = found else { return };
-        let copied = |copies: &Copies| copies.of_pack(&at.pack).is_some();
-        if self.copies.as_ref().is_some_and(copied) {
+        if self.is_near(id) {
             return;
         }
+        let Ok(at) = self.find(id) else { return };
         if let (Ok(file), Some(length)) = (at.pack.file(false), NonZeroU64::new(at.length.into())) {
             let _ = rustix::fs::fadvise(&*file, at.offset, Some(length), Advice::WillNeed);
         }

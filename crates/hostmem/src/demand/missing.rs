@@ -64,13 +64,17 @@ impl Missing {
 
     /// The first missing pages of `range`; at most `most` bytes.
     pub fn within(&self, range: &Range<u64>, most: u64) -> Option<Run> {
-        if range.is_empty() {
-            return None;
-        }
-        let (missing, content) = self.0.overlapping(range).next()?;
-        let start = missing.start.max(range.start);
-        let end = missing.end.min(range.end).min(start + most);
-        Some(run(start..end, *content))
+        let mut first = self.all_within(range).next()?;
+        first.range.end = first.range.end.min(first.range.start + most);
+        Some(first)
+    }
+
+    /// The missing pages of `range`, ascending.
+    pub fn all_within(&self, range: &Range<u64>) -> impl Iterator<Item = Run> {
+        let Range { start, end } = *range;
+        let found = (start < end).then(|| self.0.overlapping(start..end));
+        let found = found.into_iter().flatten();
+        found.map(move |(it, content)| run(it.start.max(start)..it.end.min(end), *content))
     }
 
     /// The first missing pages from `address` on, or from the begin if there are none behind it; at most `most` bytes.
@@ -210,6 +214,11 @@ mod tests {
                 let first = model.range(10..).chain(&model).next();
                 prop_assert_eq!(next, first.map(|it| *it.0));
                 prop_assert_eq!(missing.within(&(30 * PAGE..30 * PAGE), PAGE), None);
+                let all = missing.all_within(&(20 * PAGE..34 * PAGE));
+                let pages = all.flat_map(|it| it.range.step_by(PAGE as usize).zip((it.offset..).step_by(PAGE as usize)));
+                let pages: Vec<_> = pages.map(|(page, place)| (page / PAGE, place / PAGE)).collect();
+                let model_has = model.range(20..34).map(|(page, it)| (*page, it.0));
+                prop_assert_eq!(pages, model_has.collect::<Vec<_>>());
                 let inside = missing.within(&(20 * PAGE..34 * PAGE), 3 * PAGE);
                 let inside = inside.map(|it| (it.range.start / PAGE, it.range.end / PAGE));
                 let first = model.range(20..34).next().map(|it| *it.0);

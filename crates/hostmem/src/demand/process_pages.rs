@@ -84,13 +84,13 @@ impl ProcessPages {
 
     /// Has a disk begin to bring the content of all windows that come first.
     pub fn ask_first(&self) {
-        for window in &self.unread {
-            let mut rest = window.clone();
-            while let Some(run) = self.missing.within(&rest, WINDOW) {
-                rest.start = run.range.end;
-                self.content
-                    .will_need(run.offset, run.range.end - run.range.start);
-            }
+        for run in self
+            .unread
+            .iter()
+            .flat_map(|it| self.missing.all_within(it))
+        {
+            self.content
+                .will_need(run.offset, run.range.end - run.range.start);
         }
     }
 
@@ -108,12 +108,11 @@ impl ProcessPages {
     /// # Errors
     /// It cannot be read, or is not what it was: whoever brings it will be told so again.
     pub fn read_ahead(&mut self) -> io::Result<u64> {
-        let Some(mut rest) = self.unread.pop_front() else {
+        let Some(window) = self.unread.pop_front() else {
             return Ok(0);
         };
         let mut all = 0;
-        while let Some(run) = self.missing.within(&rest, WINDOW) {
-            rest.start = run.range.end;
+        for run in self.missing.all_within(&window) {
             let bytes = run.range.end - run.range.start;
             if self.ahead.get(run.offset, bytes as usize).is_some() {
                 continue;

@@ -187,8 +187,6 @@ struct State {
     under_way: usize,
     /// Pieces whose memory is being made, or has been, and which have not been handed out.
     waiting: usize,
-    /// Whether the maker waits for pieces to be handed out.
-    paced: bool,
     /// Whether somebody waits until all memory has been made.
     hurried: bool,
     /// Pieces that the uploader has not received yet.
@@ -258,9 +256,9 @@ impl State {
     /// The next block to be made; with `most` pieces waiting, only one that an operation waits for.
     fn next_to_make(&mut self, most: usize) -> Option<usize> {
         loop {
-            self.paced = !self.hurried && self.waiting >= most;
+            let may_go_on = self.hurried || self.waiting < most;
             let next = match self.make_first.pop_front() {
-                None if !self.paced => self.make.pop_front(),
+                None if may_go_on => self.make.pop_front(),
                 next => next,
             };
             let slot = &mut self.slots[next?];
@@ -327,6 +325,7 @@ impl Schedule {
             if state.over() {
                 return None;
             }
+            let maker_waits = state.waiting >= self.flow.made;
             let mut run = state.hand(true, self.flow.stride);
             if run.is_none() && state.under_way < self.flow.ahead {
                 run = state.hand(false, self.flow.stride);
@@ -335,7 +334,7 @@ impl Schedule {
                 }
             }
             if run.is_some() {
-                if state.paced && state.waiting < self.flow.made {
+                if maker_waits && state.waiting < self.flow.made {
                     self.changed.notify_all();
                 }
                 return run;
@@ -419,8 +418,10 @@ impl Schedule {
 
     /// Notes that somebody waits until all memory has been made.
     pub fn want_all_made(&self) {
-        self.state.lock().hurried = true;
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.hurried, true) {
+            self.changed.notify_all();
+        }
     }
 
     /// What the maker does next.

@@ -17,6 +17,7 @@ use fermata_wire::FromProgram;
 /// Where an image begins in its file.
 const AT: u64 = 4096 + 100;
 const HELD: HeldImageId = HeldImageId::from_raw(0x300);
+const FIRST: ModuleId = ModuleId::from_raw(0x2f0);
 const SECOND: ModuleId = ModuleId::from_raw(0x301);
 const SECOND_ADD: FunctionId = FunctionId::from_raw(0x302);
 
@@ -92,7 +93,8 @@ fn text(len: usize) -> Vec<u8> {
     text
 }
 
-fn a_restore_needs_no_file(len: usize) {
+/// `read` returns when all of the image has been read.
+fn a_restore_needs_no_file(len: usize, read: impl FnOnce(&Program)) {
     let (worker, program) = started();
     let folder = tempfile::tempdir().unwrap();
     let (path, image) = (folder.path().join("library"), text(len));
@@ -101,6 +103,7 @@ fn a_restore_needs_no_file(len: usize) {
         hold(&program, HELD, &file, image.len() as u64),
         Answer::None
     );
+    read(&program);
     // What was read stays as it was.
     File::options()
         .write(true)
@@ -137,13 +140,16 @@ fn a_restore_needs_no_file(len: usize) {
 
 #[test]
 fn a_restore_does_not_need_the_file_that_an_image_came_from() {
-    a_restore_needs_no_file(1000);
+    // A small one has been read when the program is told that it is held.
+    a_restore_needs_no_file(1000, |_| {});
 }
 
 /// Its hash is found out behind the program, after it has been recorded by another name.
 #[test]
 fn a_restore_does_not_need_the_file_of_a_large_image() {
-    a_restore_needs_no_file(9 << 20);
+    // A large one is read beside the program; what needs it waits for it.
+    let loads = |program: &Program| assert_eq!(load_held(program, FIRST), Answer::None);
+    a_restore_needs_no_file(9 << 20, loads);
 }
 
 #[test]

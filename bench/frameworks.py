@@ -241,6 +241,7 @@ class Journey:
         self.wait(rf"^step {step} ", f"step {step}")
         image = f"{self.session}-image"
         self.made.append(image)
+        memory = self.daemon.memory(self.session)
         words = ["checkpoint", self.session, "-o", image, "--mode", self.mode, "--json"]
         try:
             told = measure.document(self.daemon.fermata(*words, limit=self.limit))
@@ -262,6 +263,7 @@ class Journey:
         back = measure.document(self.daemon.fermata(*words, limit=self.limit))
         restored = time.time() - begun
         self.done.append({"step": step, **summary(told), "image_bytes": taken, "restore_command_s": restored, "told": told,
+                          "program_pss_before": memory and memory["program"]["pss"],
                           "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]}})
         self.forget(image)
         return True

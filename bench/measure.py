@@ -91,6 +91,11 @@ class Daemon:
         sessions = document(self.fermata("ps", "--json"))["sessions"]
         return next(it for it in sessions if it["name"] == name)
 
+    def memory(self, name):
+        """What `fermata ps --memory` tells of a session; none of one that has ended."""
+        told = document(self.fermata("ps", "--memory", "--json"))["memory"]
+        return next((it for it in told if it["session"] == name), None)
+
     def arrived(self, name, limit=90):
         """How the data of a restored session has come, once all of it is there."""
         wait_for(lambda: self.session(name)["arrival"]["stand"] != "coming", f"the data of `{name}`", limit)

@@ -47,8 +47,7 @@ def used_mib(device):
 
 def memory(daemon, name):
     """Bytes that a session has on devices, and what of them others have, too."""
-    told = document(daemon.fermata("ps", "--memory", "--json"))["memory"]
-    devices = next(it for it in told if it["session"] == name)["devices"]
+    devices = daemon.memory(name)["devices"]
     return {what: sum(it[what] for it in devices) for what in ("bytes", "common", "common_part")}
 
 

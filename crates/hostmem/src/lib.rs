@@ -28,6 +28,7 @@ mod memory;
 mod overlay;
 mod places;
 mod protection;
+mod ranges;
 mod scan;
 mod slots;
 mod smaps;
@@ -39,7 +40,7 @@ mod working_set;
 
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
-pub use image::{PageFile, Settled, page_files, settle};
+pub use image::{InCommon, PageFile, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};

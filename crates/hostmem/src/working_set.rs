@@ -1,14 +1,8 @@
 //! The working set: memory that the program wrote most often shortly before the stop. A restored program goes on from there, so these
 //! pages are brought before others ([`crate::demand`]).
 //!
-//! The passes of the tracker tell it without further cost. The file `working-set-PID.img` beside CRIU's has it:
-//!
-//! | bytes | what |
-//! | --- | --- |
-//! | 8 | `FERMWSET` |
-//! | each: 8, 8 | address, and bytes, of pages; the first to be brought comes first |
-//!
-//! All numbers are little-endian. It is advice: what is no page of the image is passed over.
+//! The passes of the tracker tell it without further cost. The file `working-set-PID.img` beside CRIU's has it ([`crate::ranges`]); the
+//! first to be brought comes first. It is advice: what is no page of the image is passed over.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,9 +12,9 @@ use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::PAGE;
+use crate::{PAGE, ranges};
 
-const MAGIC: &[u8; 8] = b"FERMWSET";
+const MAGIC: &ranges::Magic = b"FERMWSET";
 /// What lies in the same so many bytes as a page that was written is brought with it: a program that touches one of them soon touches
 /// another.
 pub(crate) const WINDOW: u64 = 64 << 10;
@@ -91,12 +85,7 @@ pub(crate) fn processes(dir: &Path) -> Vec<u32> {
 
 /// Puts the working set of the process that CRIU knows as `pid` beside CRIU's files in `dir`.
 pub(crate) fn write(dir: &Path, pid: u32, ranges: &[Range<u64>]) -> io::Result<()> {
-    let mut bytes = MAGIC.to_vec();
-    for range in ranges {
-        bytes.extend(range.start.to_le_bytes());
-        bytes.extend((range.end - range.start).to_le_bytes());
-    }
-    fs::write(path(dir, pid), bytes)
+    fs::write(path(dir, pid), ranges::encode(MAGIC, ranges))
 }
 
 /// The working set in `dir`; an empty one if there is none.
@@ -104,17 +93,8 @@ pub(crate) fn read(dir: &Path, pid: u32) -> Vec<Range<u64>> {
     let mut bytes = Vec::new();
     let file = File::open(path(dir, pid));
     let read = file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
-    let Some(body) = bytes.strip_prefix(MAGIC).filter(|_| read.is_ok()) else {
-        return Vec::new();
-    };
-    let (words, _) = body.as_chunks::<8>();
-    let pages = |pair: &[[u8; 8]; 2]| {
-        let [start, bytes] = pair.map(u64::from_le_bytes);
-        let end = start.checked_add(bytes)?;
-        let whole = start.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
-        (whole && bytes > 0).then_some(start..end)
-    };
-    words.as_chunks::<2>().0.iter().filter_map(pages).collect()
+    let ranges = read.ok().and_then(|_| ranges::decode(MAGIC, &bytes));
+    ranges.into_iter().flatten().flatten().collect()
 }
 
 #[cfg(test)]

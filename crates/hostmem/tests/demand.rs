@@ -298,7 +298,7 @@ fn runs_knowing(what: &str, learnt: Option<Learnt>) -> Learnt {
     let socket = dir.path().join("socket");
     let (ours, theirs) = pair();
     let files = Box::new(Folder(dir.path().into()));
-    let server = Server::listen(dir.path(), files, &socket, ours).expect("listens");
+    let server = Server::listen(dir.path(), dir.path(), files, &socket, ours).expect("listens");
     let server = server.knowing(learnt.unwrap_or_default());
     let holder = thread::spawn(move || hold(theirs, || panic!("the server has died")));
     let served = serve(server);
@@ -372,7 +372,7 @@ fn what_holds_the_descriptors_ends_the_program_when_the_server_dies() {
     let socket = dir.path().join("socket");
     let (ours, theirs) = pair();
     let files = Box::new(Folder(dir.path().into()));
-    let server = Server::listen(dir.path(), files, &socket, ours).expect("listens");
+    let server = Server::listen(dir.path(), dir.path(), files, &socket, ours).expect("listens");
     let (sender, ended) = channel();
     let holder = thread::spawn(move || hold(theirs, || sender.send(()).expect("heard")));
     drop(server);

@@ -18,6 +18,7 @@ mod family;
 mod faults;
 mod files;
 mod foreign;
+mod forked;
 mod functions;
 mod gpus;
 mod hostile;

@@ -1,4 +1,4 @@
-//! The processes that CRIU has recorded in an image (`pstree.img`), for their numbers.
+//! The processes that CRIU has recorded in an image (`pstree.img`), for their numbers and their parents.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -21,6 +21,8 @@ const FILE: &str = "pstree.img";
 struct Process {
     #[prost(uint32, optional, tag = "1")]
     number: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    parent: Option<u32>,
     #[prost(uint32, optional, tag = "3")]
     group: Option<u32>,
     #[prost(uint32, optional, tag = "4")]
@@ -36,8 +38,7 @@ struct Process {
 /// CRIU's list cannot be read.
 pub fn numbers(host: &Path) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
-    for record in Records::parse(&fs::read(host.join(FILE))?)?.list {
-        let process = Process::decode(&record[..]).map_err(io::Error::other)?;
+    for process in read(host)? {
         found.extend(
             [process.number, process.group, process.session]
                 .iter()
@@ -46,6 +47,22 @@ pub fn numbers(host: &Path) -> io::Result<BTreeSet<u32>> {
         found.extend(&process.threads);
     }
     Ok(found)
+}
+
+/// The processes of the dump in `host`, each with its parent, by their numbers.
+///
+/// # Errors
+/// CRIU's list cannot be read.
+pub fn parents(host: &Path) -> io::Result<Vec<(u32, u32)>> {
+    let processes = read(host)?.into_iter();
+    Ok(processes.filter_map(|it| it.number.zip(it.parent)).collect())
+}
+
+fn read(host: &Path) -> io::Result<Vec<Process>> {
+    let records = Records::parse(&fs::read(host.join(FILE))?)?.list;
+    let processes = records.iter().map(|it| Process::decode(&it[..]));
+    let processes = processes.collect::<Result<_, _>>();
+    processes.map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -57,6 +74,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let process = |number, threads: &[u32]| Process {
             number: Some(number),
+            parent: Some(number - 1),
             group: Some(40),
             session: Some(30),
             threads: threads.into(),
@@ -70,6 +88,8 @@ mod tests {
         fs::write(dir.path().join(FILE), &bytes).expect("written");
         let found = numbers(dir.path()).expect("read");
         assert_eq!(found, [30, 40, 50, 51, 9000].into());
+        let found = parents(dir.path()).expect("read");
+        assert_eq!(found, [(50, 49), (51, 50)]);
         fs::write(dir.path().join(FILE), &bytes[..bytes.len() - 1]).expect("written");
         assert!(numbers(dir.path()).is_err());
     }

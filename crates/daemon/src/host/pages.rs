@@ -35,14 +35,17 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Listens for the CRIU that will work in `dir`, where its files are, for pages that are in `memory` or, without one, in these files;
 /// `holder` leads to [`hold`]. This process must be able to change its working folder: the name of a socket must be short.
 pub fn listen(dir: &Path, memory: Option<&Memory>, holder: OwnedFd) -> io::Result<Server> {
+    let host = memory.map(|it| it.image.join(HOST));
     let files: Box<dyn PageFiles> = match memory {
         Some(memory) => Box::new(Chunks::of(memory)),
         None => Box::new(Folder(dir.to_owned())),
     };
     std::env::set_current_dir(dir)?;
-    let server = Server::listen(dir, files, Path::new(SOCKET), holder);
+    // In its own folder CRIU may have other page maps (`super::in_common`).
+    let dump = host.as_deref().unwrap_or(dir);
+    let server = Server::listen(dump, dir, files, Path::new(SOCKET), holder);
     std::env::set_current_dir("/")?;
-    let learnt = memory.map(|it| learnt_in(&it.image.join(HOST)));
+    let learnt = host.map(|it| learnt_in(&it));
     Ok(server?.knowing(learnt.unwrap_or_default()))
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::demand::PageBytes;
-use fermata_hostmem::{PageFile, Settled, page_files};
+use fermata_hostmem::{InCommon, PageFile, Settled, page_files};
 use fermata_store::image::{
     BufferId, ChunkRecord, ChunkTable, ChunkTableWriter, Draft, HOST_CHUNKS, Image,
 };
@@ -27,6 +27,7 @@ use fermata_store::{
 };
 use rustix::fs::FallocateFlags;
 
+use crate::criu::pstree;
 use crate::failure::{OrFail as _, Result, fail, from_store};
 use crate::images::space::{self, MARGIN};
 use crate::parallel::{all_at_once, cores};
@@ -38,6 +39,10 @@ const THREADS: usize = 8;
 /// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
 /// userfaultfd.
 const LARGE: u64 = 64 << 20;
+/// Memory that processes have in common is in common after a restore, too, if it is so much in all: CRIU reads it for each of them then.
+const WORTH: u64 = 256 << 20;
+/// At most this part of what a folder has room for is filled with it.
+const SHARE: u64 = 2;
 /// The highest nice value (setpriority(2)); of a thread, not of its process, on Linux.
 const LEAST_URGENT: i32 = 19;
 
@@ -138,7 +143,7 @@ fn give_way(thread: usize) {
 pub(crate) enum PagesForCriu {
     /// All pages, in a folder like that of an image: they may be large.
     All(Draft),
-    /// Those that it reads where others come on demand, in the folder that it works in.
+    /// Those that it reads where others come on demand, in the folder that it works in; page maps for them may lie beside them.
     Few(Vec<PathBuf>),
     /// The same in a folder of their own, and how many bytes.
     Kept(PathBuf, u64),
@@ -155,10 +160,10 @@ impl PagesForCriu {
         store: &Store,
         folder: &Path,
     ) -> Result<Self> {
-        let files = wanted(image, table, false)?;
+        let files = wanted(image, table, None)?;
         space::check_space(folder, table.content_bytes() + MARGIN)?;
         let draft = Draft::scratch(store, folder).map_err(|e| from_store(&e))?;
-        write(&files, store, &draft.host())?;
+        files.write(store, &draft.host())?;
         Ok(Self::All(draft))
     }
 
@@ -172,8 +177,9 @@ impl PagesForCriu {
         store: &Store,
         work: &Path,
     ) -> Result<Self> {
-        let files = wanted(image, table, true)?;
-        write(&files, store, work).map(Self::Few)
+        let room = space::free_bytes(work).map_or(u64::MAX, |free| free / SHARE);
+        let files = wanted(image, table, Some(room))?;
+        files.write(store, work).map(Self::Few)
     }
 
     /// The same in `folder`, a new one, for restores that make links to them; none if they are more than `most` bytes.
@@ -187,8 +193,8 @@ impl PagesForCriu {
         folder: PathBuf,
         most: u64,
     ) -> Result<Option<Self>> {
-        let files = wanted(image, table, true)?;
-        let chunks = files.iter().flat_map(|it| &it.chunks);
+        let files = wanted(image, table, Some(most))?;
+        let chunks = files.files.iter().flat_map(|it| &it.chunks);
         let bytes = chunks.map(|it| u64::from(it.length)).sum();
         if bytes > most {
             return Ok(None);
@@ -197,7 +203,7 @@ impl PagesForCriu {
             format!("cannot make `{}`", folder.display())
         })?;
         let kept = Self::Kept(folder.clone(), bytes);
-        write(&files, store, &folder).map(|_| Some(kept))
+        files.write(store, &folder).map(|_| Some(kept))
     }
 
     /// How many bytes are kept.
@@ -220,7 +226,12 @@ impl PagesForCriu {
         };
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            symlink(entry.path(), work.join(entry.file_name()))?;
+            let link = work.join(entry.file_name());
+            // The dump's page map, where there is another one.
+            match fs::remove_file(&link) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => symlink(entry.path(), link)?,
+            }
         }
         Ok(())
     }
@@ -244,44 +255,105 @@ impl Drop for PagesForCriu {
     }
 }
 
-/// A file with pages, and what of it is to be there.
+/// What CRIU reads.
 struct Wanted {
-    file: PageFile,
+    files: Vec<WantedFile>,
+    in_common: Option<InCommon<ChunkId>>,
+}
+
+/// A file with pages, and what of it is to be there.
+struct WantedFile {
+    number: u32,
+    bytes: u64,
     chunks: Vec<ChunkRecord>,
 }
 
-/// The files of an image, with all that its table has of them or, for a `lazy` restore, what CRIU reads.
-fn wanted(image: &Image, table: &ChunkTable, lazy: bool) -> Result<Vec<Wanted>> {
+/// The files of an image, with all that its table has of them or, if the rest is brought on demand, what CRIU reads, with up to so many bytes
+/// that processes have in common.
+fn wanted(image: &Image, table: &ChunkTable, on_demand: Option<u64>) -> Result<Wanted> {
     let host = image.host();
     let bad = || format!("the page maps of `{}` cannot be read", host.display());
     // Parts as long as their mappings: the writer may have cut them shorter than this release does.
     let files = page_files(&host, u64::MAX).or_fail(FailureKind::Damaged, bad)?;
     check(table, &files)?;
-    let wanted = files.into_iter().map(|file| {
-        let chunks = table.buffers().find(|it| it.buffer == buffer_of(&file));
-        let chunks = chunks.map_or(&[][..], |it| it.chunks);
-        let read = |it: &&ChunkRecord| !lazy || is_in(&file.at_once, it.offset);
-        let chunks = chunks.iter().filter(read).copied().collect();
-        Wanted { file, chunks }
+    let in_common = on_demand.map(|most| in_common(&host, table, most));
+    let in_common = in_common.transpose().or_fail(FailureKind::Damaged, bad)?;
+    let in_common = in_common.flatten();
+    let is_replaced = |file: &PageFile| {
+        let replaced = in_common.as_ref().map(|it| &it.replaced);
+        replaced.is_some_and(|it| it.contains(&file.number))
+    };
+    let files = files.iter().filter(|it| !is_replaced(it)).map(|file| {
+        let chunks = chunks_of(table, file.number).iter();
+        let read = |it: &&ChunkRecord| on_demand.is_none() || is_in(&file.at_once, it.offset);
+        WantedFile {
+            number: file.number,
+            bytes: file.bytes,
+            chunks: chunks.filter(read).copied().collect(),
+        }
     });
-    Ok(wanted.collect())
+    let mut files: Vec<_> = files.collect();
+    files.extend(in_common.as_ref().map(file_in_common));
+    Ok(Wanted { files, in_common })
 }
 
-/// Writes files into `folder`; their paths.
-fn write(files: &[Wanted], store: &Store, folder: &Path) -> Result<Vec<PathBuf>> {
-    let failed = || format!("cannot write to `{}`", folder.display());
-    let (reader, mut paths) = (reader_of(store)?, Vec::new());
-    for Wanted { file, chunks } in files {
-        let path = path_of(folder, file.number);
-        let to = File::create_new(&path).or_fail(FailureKind::User, failed)?;
-        paths.push(path);
-        to.set_len(file.bytes).or_fail(FailureKind::User, failed)?;
-        read_all(chunks, &reader, &|record, bytes| {
-            let written = to.write_all_at(bytes, record.offset);
-            written.or_fail(FailureKind::User, failed)
-        })?;
+fn file_in_common(in_common: &InCommon<ChunkId>) -> WantedFile {
+    let record = |(range, id): &(Range<u64>, ChunkId)| ChunkRecord {
+        buffer: BufferId(in_common.number.into()),
+        offset: range.start,
+        length: (range.end - range.start) as u32,
+        id: *id,
+    };
+    WantedFile {
+        number: in_common.number,
+        bytes: in_common.bytes,
+        chunks: in_common.content.iter().map(record).collect(),
     }
-    Ok(paths)
+}
+
+/// What the processes of the dump in `host` have in common, if that is worth it, and at most so many bytes.
+fn in_common(host: &Path, table: &ChunkTable, most: u64) -> io::Result<Option<InCommon<ChunkId>>> {
+    let parents = pstree::parents(host)?;
+    if parents.len() < 2 {
+        return Ok(None);
+    }
+    let content = |number| {
+        let chunks = chunks_of(table, number).iter();
+        let placed = chunks.map(|it| (it.offset..it.offset + u64::from(it.length), it.id));
+        placed.collect()
+    };
+    let found = InCommon::of(host, &parents, content)?;
+    Ok(found.filter(|it| it.saved >= WORTH && it.bytes <= most))
+}
+
+/// What a table has of file `number`.
+fn chunks_of(table: &ChunkTable, number: u32) -> &[ChunkRecord] {
+    let buffer = BufferId(number.into());
+    let found = table.buffers().find(|it| it.buffer == buffer);
+    found.map_or(&[][..], |it| it.chunks)
+}
+
+impl Wanted {
+    /// Writes files into `folder`; the paths of those with pages.
+    fn write(&self, store: &Store, folder: &Path) -> Result<Vec<PathBuf>> {
+        let failed = || format!("cannot write to `{}`", folder.display());
+        let (reader, mut paths) = (reader_of(store)?, Vec::new());
+        for file in &self.files {
+            let path = path_of(folder, file.number);
+            let to = File::create_new(&path).or_fail(FailureKind::User, failed)?;
+            paths.push(path);
+            to.set_len(file.bytes).or_fail(FailureKind::User, failed)?;
+            read_all(&file.chunks, &reader, &|record, bytes| {
+                let written = to.write_all_at(bytes, record.offset);
+                written.or_fail(FailureKind::User, failed)
+            })?;
+        }
+        if let Some(in_common) = &self.in_common {
+            let written = in_common.write(folder);
+            written.or_fail(FailureKind::User, failed)?;
+        }
+        Ok(paths)
+    }
 }
 
 /// Reads and checks all chunks of an image's host memory, which stay in the page cache then. Returns the packs that hold them,

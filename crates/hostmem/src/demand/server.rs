@@ -22,6 +22,7 @@ use super::learnt::Learnt;
 use super::process::{BUFFER, Outcome, Process};
 use super::process_pages::ProcessPages;
 use crate::error::{Error, Result};
+use crate::image::at_once;
 use crate::working_set;
 
 /// `LAZY_PAGES_RESTORE_FINISHED`, which is larger than any process number.
@@ -46,8 +47,9 @@ pub enum Turn {
 /// A server.
 #[derive(Debug)]
 pub struct Server {
-    /// CRIU's files.
-    dir: PathBuf,
+    /// The dump's files, and the folder in which CRIU works.
+    dump: PathBuf,
+    work: PathBuf,
     /// What the pages hold.
     files: Box<dyn PageFiles>,
     /// What earlier restores have learnt, and processes of this one that have ended.
@@ -89,13 +91,14 @@ enum Source {
 }
 
 impl Server {
-    /// Listens at `path`, of at most 100 bytes, for a CRIU that restores from `dir`, with the pages' content from `files`; `holder`
-    /// leads to [`super::hold()`].
+    /// Listens at `path`, of at most 100 bytes, for a CRIU that restores the dump in `dump` and works in `work`, with the pages' content from
+    /// `files`; `holder` leads to [`super::hold()`].
     ///
     /// # Errors
     /// The socket cannot be made.
     pub fn listen(
-        dir: &Path,
+        dump: &Path,
+        work: &Path,
         files: Box<dyn PageFiles>,
         path: &Path,
         holder: OwnedFd,
@@ -105,7 +108,8 @@ impl Server {
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         listen(&socket, 1)?;
         Ok(Self {
-            dir: dir.into(),
+            dump: dump.into(),
+            work: work.into(),
             files,
             learnt: Learnt::default(),
             prepared: BTreeMap::new(),
@@ -133,11 +137,11 @@ impl Server {
     /// [`Self::turn`].
     pub fn prepare(&mut self) {
         self.files.prepare();
-        let known = working_set::processes(&self.dir);
+        let known = working_set::processes(&self.dump);
         let known: BTreeSet<u32> = known.into_iter().chain(self.learnt.processes()).collect();
         for pid in known {
             // What is wrong is told when CRIU has made the process.
-            let Ok(pages) = ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid) else {
+            let Ok(pages) = ProcessPages::new(&self.dump, &*self.files, &self.learnt, pid) else {
                 continue;
             };
             pages.ask_first();
@@ -346,11 +350,7 @@ impl Server {
                     send(holder, &uffd)?;
                 }
                 let pid = pid as u32;
-                let pages = match self.prepared.remove(&pid) {
-                    Some(pages) => Ok(pages),
-                    None => ProcessPages::new(&self.dir, &*self.files, &self.learnt, pid),
-                };
-                match pages {
+                match self.pages_of(pid) {
                     Ok(pages) => self.processes.push(Process::new(pages, pid, uffd)),
                     Err(error) => return Ok(Err(error)),
                 }
@@ -358,6 +358,20 @@ impl Server {
             _ => {}
         }
         Ok(Ok(()))
+    }
+
+    /// The pages of a process that CRIU makes now.
+    fn pages_of(&mut self, pid: u32) -> Result<ProcessPages> {
+        let mut pages = match self.prepared.remove(&pid) {
+            Some(pages) => pages,
+            None => ProcessPages::new(&self.dump, &*self.files, &self.learnt, pid)?,
+        };
+        // It was not known before CRIU began.
+        let at_once = at_once(&self.work, pid).map_err(Error::pages("read the image", pid))?;
+        for range in at_once {
+            pages.missing.remove(range);
+        }
+        Ok(pages)
     }
 }
 

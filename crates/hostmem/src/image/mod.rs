@@ -12,28 +12,24 @@
 //! both by [`Settled`]. Where both have a page, CRIU's is taken: both were read while the process stood still. Of mappings that the kernel may drop (`MAP_DROPPABLE`)
 //! CRIU has no pages, and neither has the image: they hold what must not be there twice, such as the state of random numbers.
 
+mod in_common;
+mod records;
+
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use prost::Message;
 use rangemap::RangeMap;
 
-use crate::PAGE;
+pub use self::in_common::InCommon;
+pub(crate) use self::in_common::at_once;
+use self::records::{Entry, IN_FILE, ON_DEMAND, Vma, read_map, read_memory};
 use crate::demand::PageBytes;
 use crate::error::{Error, Result};
 use crate::tracker::Copied;
 use crate::working_set;
-
-/// `PE_PRESENT` and `PE_LAZY`.
-const IN_FILE: u32 = 1 << 2;
-const ON_DEMAND: u32 = 1 << 1;
-/// The magic numbers that begin a page map and a list of mappings.
-const MAGIC: u32 = 0x5456_4319;
-const PAGEMAP: u32 = 0x5608_4025;
-const MM: u32 = 0x5749_2820;
 
 /// `MADV_WIPEONFORK` among the advice of a mapping.
 const WIPED: u64 = 1 << libc::MADV_WIPEONFORK;
@@ -43,42 +39,12 @@ const NOT_ON_DEMAND: u32 = (libc::MAP_LOCKED | libc::MAP_HUGETLB) as u32;
 /// What of a mapping it does not bring back.
 const DROPPABLE: u32 = libc::MAP_DROPPABLE as u32;
 
-#[derive(Clone, PartialEq, Message)]
-struct Head {
-    #[prost(uint32, required, tag = "1")]
-    pages: u32,
+fn map_of(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("pagemap-{pid}.img"))
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Entry {
-    #[prost(uint64, required, tag = "1")]
-    address: u64,
-    /// Zero; releases before 4.0 had the number here.
-    #[prost(uint32, required, tag = "2")]
-    former_count: u32,
-    #[prost(uint32, optional, tag = "4")]
-    flags: Option<u32>,
-    #[prost(uint64, optional, tag = "5")]
-    count: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Mm {
-    #[prost(message, repeated, tag = "14")]
-    mappings: Vec<Vma>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Vma {
-    #[prost(uint64, required, tag = "1")]
-    start: u64,
-    #[prost(uint64, required, tag = "2")]
-    end: u64,
-    #[prost(uint32, required, tag = "6")]
-    flags: u32,
-    /// Bit N: advice N of `madvise` was given.
-    #[prost(uint64, optional, tag = "9")]
-    advice: Option<u64>,
+fn mm_of(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("mm-{pid}.img"))
 }
 
 /// Whose pages, where in their file, and with which flags.
@@ -102,16 +68,13 @@ pub(crate) struct OnDemand {
 
 /// The number of the file with the pages of the process that CRIU knows as `pid`, and those of them that are to be brought on demand.
 pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(u32, Vec<OnDemand>)> {
-    let mappings = read_mappings(&dir.join(format!("mm-{pid}.img")))?;
-    let (head, entries) = read_map(&dir.join(format!("pagemap-{pid}.img")))?;
+    let mappings = read_memory(&mm_of(dir, pid))?.mappings;
+    let (head, entries) = read_map(&map_of(dir, pid))?;
     let (mut pages, mut offset) = (Vec::new(), 0);
     for entry in &entries {
         let range = entry.range();
         let bytes = range.end - range.start;
-        let flags = entry.flags.unwrap_or(0);
-        if flags & IN_FILE == 0 {
-            return Err(io::Error::other("pages are in no file"));
-        }
+        let flags = entry.in_file()?;
         if flags & ON_DEMAND != 0 {
             let wiped = |it: &&Vma| it.advice.unwrap_or(0) & WIPED != 0;
             let mut wiped = mappings.iter().filter(wiped);
@@ -155,10 +118,7 @@ pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
         let (head, entries) = read_map(&dir.join(&*name))?;
         let (mut offset, mut parts, mut at_once) = (0, Vec::new(), Vec::new());
         for entry in &entries {
-            let flags = entry.flags.unwrap_or(0);
-            if flags & IN_FILE == 0 {
-                return Err(io::Error::other("pages are in no file"));
-            }
+            let flags = entry.in_file()?;
             let range = entry.range();
             // CRIU reads shared memory itself.
             if flags & ON_DEMAND == 0 || name.starts_with("pagemap-shmem-") {
@@ -181,13 +141,6 @@ pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
     }
     files.sort_by_key(|file| file.number);
     Ok(files)
-}
-
-impl Entry {
-    fn range(&self) -> Range<u64> {
-        let count = self.count.unwrap_or(self.former_count.into());
-        self.address..self.address + count * PAGE
-    }
 }
 
 /// The pages of a process, by address.
@@ -217,16 +170,15 @@ pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<Settled> {
             why: error.to_string(),
         }
     };
-    let map = dir.join(format!("pagemap-{pid}.img"));
-    let mm = dir.join(format!("mm-{pid}.img"));
-    let mappings = read_mappings(&mm).map_err(bad(&mm))?;
+    let (map, mm) = (map_of(dir, pid), mm_of(dir, pid));
+    let mappings = read_memory(&mm).map_err(bad(&mm))?.mappings;
     let (head, entries) = read_map(&map).map_err(bad(&map))?;
     let pages = dir.join(format!("pages-{}.img", head.pages));
     let layout = Layout::of(copied, &mappings, &entries).map_err(bad(&map))?;
     let write = || {
         let sources = [File::open(&pages)?, copied.file.try_clone()?];
         let settled = layout.settled(head.pages, sources)?;
-        fs::write(&map, layout.encode(&head))?;
+        fs::write(&map, records::encode_map(head.pages, &layout.runs()))?;
         working_set::write(dir, pid, &copied.working_set)?;
         Ok(settled)
     };
@@ -290,10 +242,7 @@ impl Layout {
         for entry in entries {
             let range = entry.range();
             let bytes = range.end - range.start;
-            let flags = entry.flags.unwrap_or(0);
-            if flags & IN_FILE == 0 {
-                return Err(io::Error::other("pages are in no file"));
-            }
+            let flags = entry.in_file()?;
             let source = Source {
                 copied: false,
                 place: u64::wrapping_sub(offset, entry.address),
@@ -305,25 +254,6 @@ impl Layout {
             offset += bytes;
         }
         Ok(Self(all))
-    }
-
-    fn encode(&self, head: &Head) -> Vec<u8> {
-        let mut bytes = [MAGIC.to_le_bytes(), PAGEMAP.to_le_bytes()].concat();
-        let mut record = |message: Vec<u8>| {
-            bytes.extend((message.len() as u32).to_le_bytes());
-            bytes.extend(message);
-        };
-        record(head.encode_to_vec());
-        for (range, flags) in self.runs() {
-            let entry = Entry {
-                address: range.start,
-                former_count: 0,
-                flags: Some(flags),
-                count: Some((range.end - range.start) / PAGE),
-            };
-            record(entry.encode_to_vec());
-        }
-        bytes
     }
 
     /// Pages that follow each other with the same flags.
@@ -365,43 +295,13 @@ impl Layout {
     }
 }
 
-fn read_mappings(path: &Path) -> io::Result<Vec<Vma>> {
-    let records = read_records(path, MM)?;
-    let record = records.first().ok_or(io::ErrorKind::UnexpectedEof)?;
-    let mm = Mm::decode(&record[..]).map_err(io::Error::other)?;
-    Ok(mm.mappings)
-}
-
-fn read_map(path: &Path) -> io::Result<(Head, Vec<Entry>)> {
-    let records = read_records(path, PAGEMAP)?;
-    let (head, entries) = records.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
-    let head = Head::decode(&head[..]).map_err(io::Error::other)?;
-    let entries = entries.iter().map(|it| Entry::decode(&it[..]));
-    let entries = entries.collect::<std::result::Result<_, _>>();
-    Ok((head, entries.map_err(io::Error::other)?))
-}
-
-fn read_records(path: &Path, magic: u32) -> io::Result<Vec<Vec<u8>>> {
-    let bytes = fs::read(path)?;
-    let mut rest = bytes
-        .strip_prefix(&[MAGIC.to_le_bytes(), magic.to_le_bytes()].concat()[..])
-        .ok_or_else(|| io::Error::other("it has another format"))?;
-    let mut records = Vec::new();
-    while let Some((length, behind)) = rest.split_first_chunk() {
-        let length = u32::from_le_bytes(*length) as usize;
-        let record = behind.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
-        records.push(record.to_vec());
-        rest = &behind[length..];
-    }
-    match rest {
-        [] => Ok(records),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
+    use super::records::{Head, MM, Mm, PAGEMAP, encode};
     use super::*;
+    use crate::PAGE;
     use crate::tracker::Extent;
 
     fn pages(bytes: &str) -> Vec<u8> {
@@ -415,15 +315,6 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(bytes, 0).expect("written");
         file
-    }
-
-    fn records(magic: u32, records: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = [MAGIC.to_le_bytes(), magic.to_le_bytes()].concat();
-        for record in records {
-            bytes.extend((record.len() as u32).to_le_bytes());
-            bytes.extend(record);
-        }
-        bytes
     }
 
     fn entry(page: u64, count: u64, flags: u32) -> Entry {
@@ -440,6 +331,7 @@ mod tests {
         let vma = |start: u64, flags: i32| Vma {
             start: start * PAGE,
             end: (start + 16) * PAGE,
+            file: 0,
             flags: flags as u32,
             advice: None,
         };
@@ -449,12 +341,12 @@ mod tests {
             vma(32, anonymous | libc::MAP_LOCKED),
             vma(48, libc::MAP_PRIVATE),
         ];
-        let mm = Mm { mappings }.encode_to_vec();
-        fs::write(dir.join("mm-7.img"), records(MM, &[mm])).expect("written");
+        let mm = Mm { program: 1, mappings }.encode_to_vec();
+        fs::write(dir.join("mm-7.img"), encode(MM, [mm])).expect("written");
         let entries = [entry(18, 2, 6), entry(49, 1, 4), entry(50, 1, 4)];
         let mut map = vec![Head { pages: 3 }.encode_to_vec()];
-        map.extend(entries.iter().map(Message::encode_to_vec));
-        fs::write(dir.join("pagemap-7.img"), records(PAGEMAP, &map)).expect("written");
+        map.extend(entries.iter().map(|it| it.encode_to_vec()));
+        fs::write(dir.join("pagemap-7.img"), encode(PAGEMAP, map)).expect("written");
         fs::write(dir.join("pages-3.img"), pages("ABCD")).expect("written");
     }
 
@@ -520,6 +412,7 @@ mod tests {
         let mapping = |start: u64, flags: i32| Vma {
             start: start * PAGE,
             end: (start + 4) * PAGE,
+            file: 0,
             flags: flags as u32,
             advice: None,
         };

@@ -65,9 +65,18 @@ fn bytes(scene: &Scene, name: &str) -> Result<u64> {
 
 /// Has all of them look at their memory; how many bytes that takes then.
 fn look(scene: &Scene, name: &str) -> Result<u64> {
-    let (stop, end) = ["stop", "end"].map(|it| scene.sandbox().work().join(it)).into();
+    let (stop, end) = ["stop", "end"]
+        .map(|it| scene.sandbox().work().join(it))
+        .into();
     fs::write(&stop, "")?;
-    let looked = || Ok(scene.fermata().log(name)?.matches("words are wrong").count() == ALL);
+    let looked = || {
+        Ok(scene
+            .fermata()
+            .log(name)?
+            .matches("words are wrong")
+            .count()
+            == ALL)
+    };
     wait_until("all have looked at their memory", looked)?;
     let taken = bytes(scene, name)?;
     fs::write(&end, "")?;
@@ -96,7 +105,10 @@ fn what_processes_have_in_common_they_have_in_common_after_a_restore() -> Result
     let check = |name: &str| -> Result<()> {
         let after = look(&scene, name)?;
         // Each of its own would be 288 MiB more.
-        ensure!(after < before + (32 << 20), "{before} bytes before, {after} after");
+        ensure!(
+            after < before + (32 << 20),
+            "{before} bytes before, {after} after"
+        );
         Ok(())
     };
     fermata.restore("first", "again", Device::Soft)?;

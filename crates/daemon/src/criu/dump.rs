@@ -28,9 +28,6 @@ use crate::proc::{self, ProcessId};
 
 /// How long CRIU may take to start.
 const START_TIME: Duration = Duration::from_secs(60);
-/// CRIU's log has warnings and errors. With more it has several lines for each mapping, and writes each by itself while the
-/// program stands still.
-const WARNINGS: i32 = 2;
 /// How long a program that is ending may take to end.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 /// How long CRIU may take to let go of a program that has been killed.
@@ -118,7 +115,6 @@ impl Dumping {
             tcp_skip_in_flight: how.tcp_close.then_some(true),
             shell_job: how.shell_job.then_some(true),
             log_file: Some(DUMP_LOG.into()),
-            log_level: Some(WARNINGS),
             ..criu::options(dir)
         };
         let request = CriuReq {

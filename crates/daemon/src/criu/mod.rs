@@ -51,6 +51,9 @@ const FILTER: &str = "lib/pagefilter.so";
 pub const DUMP_LOG: &str = "dump.log";
 /// Name of the log of a restore.
 pub const RESTORE_LOG: &str = "restore.log";
+/// CRIU's logs have warnings and errors (`LOG_WARN`). With more, CRIU writes several lines for each mapping while the program stands still, and in a
+/// restore one for each page that processes have in common.
+const WARNINGS: i32 = 2;
 /// How long a restore may take, and the bytes of memory that it reads in each second beyond.
 const WORK_TIME: Duration = Duration::from_secs(600);
 const LEAST_RATE: u64 = 4 << 20;
@@ -323,7 +326,7 @@ pub(crate) fn options(dir: &Path) -> CriuOpts {
     CriuOpts {
         images_dir_fd: -1,
         images_dir: Some(dir.as_os_str().as_bytes().to_vec()),
-        log_level: Some(4),
+        log_level: Some(WARNINGS),
         file_locks: Some(true),
         manage_cgroups_mode: Some(CriuCgMode::Ignore.into()),
         network_lock: Some(CriuNetworkLockMethod::Skip.into()),

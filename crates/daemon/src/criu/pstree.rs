@@ -55,7 +55,9 @@ pub fn numbers(host: &Path) -> io::Result<BTreeSet<u32>> {
 /// CRIU's list cannot be read.
 pub fn parents(host: &Path) -> io::Result<Vec<(u32, u32)>> {
     let processes = read(host)?.into_iter();
-    Ok(processes.filter_map(|it| it.number.zip(it.parent)).collect())
+    Ok(processes
+        .filter_map(|it| it.number.zip(it.parent))
+        .collect())
 }
 
 fn read(host: &Path) -> io::Result<Vec<Process>> {

@@ -23,7 +23,8 @@ use fermata_store::image::{
     BufferId, ChunkRecord, ChunkTable, ChunkTableWriter, Draft, HOST_CHUNKS, Image,
 };
 use fermata_store::{
-    ChunkId, ChunkReader, FileVersion, PackWriter, Store, Totals, WriteOptions, is_memory,
+    ChunkId, ChunkReader, FileVersion, HostMemory, PackWriter, Store, Totals, WriteOptions,
+    is_memory,
 };
 use rustix::fs::FallocateFlags;
 
@@ -39,8 +40,14 @@ const THREADS: usize = 8;
 /// From this size on, host memory is brought on demand. Reading less than this at once is faster than setting up
 /// userfaultfd.
 const LARGE: u64 = 64 << 20;
-/// Memory that processes have in common is in common after a restore, too, if it is so much in all: CRIU reads it for each of them then.
-const WORTH: u64 = 256 << 20;
+/// Memory that processes have in common is in common after a restore, too, if they would take so much more otherwise, and so large a part of what is
+/// available: a restore takes longer then, since CRIU reads it for each of them (decision 059).
+const WORTH: u64 = if cfg!(debug_assertions) {
+    64 << 20
+} else {
+    256 << 20
+};
+const PART: u64 = 16;
 /// At most this part of what a folder has room for is filled with it.
 const SHARE: u64 = 2;
 /// The highest nice value (setpriority(2)); of a thread, not of its process, on Linux.
@@ -323,7 +330,14 @@ fn in_common(host: &Path, table: &ChunkTable, most: u64) -> io::Result<Option<In
         placed.collect()
     };
     let found = InCommon::of(host, &parents, content)?;
-    Ok(found.filter(|it| it.saved >= WORTH && it.bytes <= most))
+    Ok(found.filter(|it| it.saved >= worth_it() && it.bytes <= most))
+}
+
+/// From how many bytes on that is worth it.
+fn worth_it() -> u64 {
+    // Tests do not depend on their machine.
+    let available = HostMemory::now().filter(|_| !cfg!(debug_assertions));
+    WORTH.max(available.map_or(0, |it| it.available / PART))
 }
 
 /// What a table has of file `number`.

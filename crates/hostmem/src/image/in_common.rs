@@ -295,10 +295,18 @@ fn pieces<C: Copy>(entries: &[Entry], content: &[(Range<u64>, C)]) -> io::Result
 
 /// Marks what processes have in common with their parents, in both; how many bytes the children need not have then.
 fn mark<C: Copy + Ord>(all: &mut [Process<C>]) -> u64 {
-    let index: BTreeMap<u32, usize> = all.iter().enumerate().map(|(at, it)| (it.pid, at)).collect();
+    let index: BTreeMap<u32, usize> = all
+        .iter()
+        .enumerate()
+        .map(|(at, it)| (it.pid, at))
+        .collect();
     let mut saved = 0;
     for child in 0..all.len() {
-        let Some(parent) = index.get(&all[child].parent).copied().filter(|it| *it != child) else {
+        let Some(parent) = index
+            .get(&all[child].parent)
+            .copied()
+            .filter(|it| *it != child)
+        else {
             continue;
         };
         for (own, its) in all[child].alike(&all[parent]) {
@@ -458,7 +466,10 @@ mod tests {
         assert_eq!(read(work.path(), 2, &found), pages(&second));
         let third = [(11, "aB"), (32, "Z"), (52, "W")];
         assert_eq!(read(work.path(), 3, &found), pages(&third));
-        assert_eq!(at_once_of_pages(work.path(), 1), [11..12, 13..14, 15..16, 50..52]);
+        assert_eq!(
+            at_once_of_pages(work.path(), 1),
+            [11..12, 13..14, 15..16, 50..52]
+        );
         assert_eq!(at_once_of_pages(work.path(), 2), [11..14, 15..16, 50..53]);
         assert_eq!(at_once_of_pages(work.path(), 4), []);
         // Each content is there once: a, b is in no two, B, c, d; x, y, Y, zeros, Z; u, v, W.

@@ -341,7 +341,11 @@ mod tests {
             vma(32, anonymous | libc::MAP_LOCKED),
             vma(48, libc::MAP_PRIVATE),
         ];
-        let mm = Mm { program: 1, mappings }.encode_to_vec();
+        let mm = Mm {
+            program: 1,
+            mappings,
+        }
+        .encode_to_vec();
         fs::write(dir.join("mm-7.img"), encode(MM, [mm])).expect("written");
         let entries = [entry(18, 2, 6), entry(49, 1, 4), entry(50, 1, 4)];
         let mut map = vec![Head { pages: 3 }.encode_to_vec()];

@@ -11,8 +11,7 @@
 //! **Young**: a program that makes new mappings all the time, as one that gathers weights on the host, has much in mappings that cannot
 //! be tracked yet. Several threads read it into memory that has been prepared, faster than CRIU writes it.
 //!
-//! **In common**: the kernel gives parent and child the same frame of memory at the same address until one of them writes (copy
-//! on write), and `/proc/PID/pagemap` tells the frame.
+//! **In common**: parent and child have the same frame of memory until one of them writes ([`crate::frames`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -23,14 +22,13 @@ use std::time::Instant;
 use rangemap::RangeSet;
 
 use crate::PAGE;
+use crate::frames::{self, TOGETHER};
 use crate::maps::{self, Kind, Mapping};
 use crate::scan::{self, Pagemap, Pages};
 use crate::threads::side_by_side;
 
 /// Mappings with less content than this are not tracked: they are copied in the stop.
 pub const LITTLE: u64 = 8 * PAGE;
-/// Bytes whose frames are looked at together.
-const TOGETHER: u64 = 64 << 20;
 /// Fewer pages than this one behind the other are not worth an entry.
 const LEAST: u64 = 8 * PAGE;
 /// The most threads that look at frames, which takes each 0.1 us a page.
@@ -143,7 +141,7 @@ fn common(
         {
             for pages in own.private(part, *kind)? {
                 if pages.range.end - pages.range.start >= LEAST {
-                    add_common(&own, &theirs, &pages.range, &mut found)?;
+                    frames::add_common(&own, &theirs, &pages.range, &mut found)?;
                 }
             }
         }
@@ -154,27 +152,4 @@ fn common(
     let found = found.into_iter().collect::<io::Result<Vec<_>>>()?;
     let together: RangeSet<u64> = found.into_iter().flatten().collect();
     Ok(together.into_iter().collect())
-}
-
-/// Adds the pages of `part` that both have in the same frame.
-fn add_common(
-    own: &Pagemap,
-    theirs: &Pagemap,
-    part: &Range<u64>,
-    found: &mut Vec<Range<u64>>,
-) -> io::Result<()> {
-    // The kernel may move a frame meanwhile, and give its place to another. One that is there before and after was there.
-    let before = theirs.frames(part)?;
-    let here = own.frames(part)?;
-    let after = theirs.frames(part)?;
-    let frames = before.into_iter().zip(here).zip(after);
-    for (page, ((before, here), after)) in part.clone().step_by(PAGE as usize).zip(frames) {
-        if before.is_some() && before == here && before == after {
-            match found.last_mut() {
-                Some(last) if last.end == page => last.end += PAGE,
-                _ => found.push(page..page + PAGE),
-            }
-        }
-    }
-    Ok(())
 }

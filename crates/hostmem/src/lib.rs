@@ -20,6 +20,7 @@
 pub mod demand;
 mod error;
 mod filter;
+mod frames;
 mod image;
 mod inject;
 mod left_out;
@@ -40,14 +41,14 @@ mod working_set;
 
 pub use error::{Error, Result};
 pub use filter::WITHOUT_IO_URING;
-pub use image::{InCommon, PageFile, Settled, page_files, settle};
+pub use image::{InCommon, PageFile, Place, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};
 pub use threads::side_by_side;
-pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker, select};
+pub use tracker::{Copied, Exact, Extent, Passed, SETTLED, Tracker, select};
 
 /// Bytes of a page: x86-64 has no other.
 pub const PAGE: u64 = 4096;

@@ -11,6 +11,7 @@ use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::error::{Error, Result};
+use crate::frames;
 use crate::left_out::{Known, LITTLE};
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
@@ -44,29 +45,45 @@ pub struct Extent {
     pub offset: u64,
 }
 
-/// Where in a copy, of which these are the extents, `pages` are; both ascend.
+/// Where in copies, of which these are the extents, `pages` are: what each has of them. All ascend, and no page is in two copies.
 ///
 /// # Errors
-/// The first address that it has not.
-pub fn select(extents: &[Extent], pages: &[Range<u64>]) -> std::result::Result<Vec<Extent>, u64> {
-    let mut selected = Vec::new();
+/// The first address that none of them has.
+pub fn select<const N: usize>(
+    copies: [&[Extent]; N],
+    pages: &[Range<u64>],
+) -> std::result::Result<[Vec<Extent>; N], u64> {
+    let mut selected = [const { Vec::new() }; N];
     for wanted in pages {
         let mut at = wanted.start;
-        let first = extents.partition_point(|it| it.range.end <= at);
-        for extent in &extents[first..] {
-            if at == wanted.end || at < extent.range.start {
-                break;
-            }
-            let range = at..wanted.end.min(extent.range.end);
-            let offset = extent.offset + (at - extent.range.start);
-            at = range.end;
-            selected.push(Extent { range, offset });
-        }
-        if at != wanted.end {
-            return Err(at);
+        while at < wanted.end {
+            let found = copies
+                .iter()
+                .zip(&mut selected)
+                .find_map(|(extents, into)| {
+                    let next = extents.partition_point(|it| it.range.end <= at);
+                    let extent = extents.get(next).filter(|it| it.range.start <= at)?;
+                    let range = at..wanted.end.min(extent.range.end);
+                    let offset = extent.offset + (at - extent.range.start);
+                    into.push(Extent {
+                        range: range.clone(),
+                        offset,
+                    });
+                    Some(range.end)
+                });
+            at = found.ok_or(at)?;
         }
     }
     Ok(selected)
+}
+
+/// Where the exact copy of a process is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exact {
+    /// In its own file, by ascending address.
+    pub own: Vec<Extent>,
+    /// In the file of the process that has forked it, likewise.
+    pub parents: Vec<Extent>,
 }
 
 /// An exact copy of what was tracked of a process.
@@ -76,6 +93,8 @@ pub struct Copied {
     pub file: File,
     /// What is where in it, by ascending address.
     pub extents: Vec<Extent>,
+    /// The file of the process that has forked it, and what is where in that one.
+    pub parents: Option<(File, Vec<Extent>)>,
     /// Pages that a restored program is likely to use first, in that order.
     pub working_set: Vec<Range<u64>>,
 }
@@ -110,6 +129,10 @@ pub struct Tracker {
     young: Option<Overlay>,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
+    /// Pages that are in the copy of the process that has forked it.
+    inherited: RangeSet<u64>,
+    /// What the last pass has copied or forgotten, if that is noted.
+    renewed: Option<RangeSet<u64>>,
     seen: HashMap<Mapping, Seen>,
     /// Those that are not worth tracking.
     little: HashSet<Mapping>,
@@ -134,6 +157,8 @@ impl Tracker {
             overlay: None,
             young: None,
             unsure: RangeSet::new(),
+            inherited: RangeSet::new(),
+            renewed: None,
             seen: mappings.into_iter().map(|it| (it, Seen::at(now))).collect(),
             little: HashSet::new(),
             working_set: WorkingSet::default(),
@@ -163,13 +188,34 @@ impl Tracker {
         }
     }
 
+    /// From now on, processes that this one has forked can take what they have in common with it from its copy.
+    pub fn is_parent(&mut self) {
+        self.renewed.get_or_insert_default();
+    }
+
     /// Copies what the running process has written since the last pass, and begins to track mappings that have been there
     /// for [`SETTLED`].
     ///
     /// # Errors
     /// The process has ended, or the copy cannot be written.
     pub fn pass(&mut self) -> Result<Passed> {
+        self.pass_after(None)
+    }
+
+    /// The same after a pass over the process that has forked it ([`Self::is_parent`]): what both have in common need not be copied.
+    /// Without that one, all is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pass_after(&mut self, parent: Option<&Self>) -> Result<Passed> {
         let pid = self.pid;
+        self.leave(parent);
+        if let Some(renewed) = &mut self.renewed {
+            renewed.clear();
+        }
+        let parent = parent.filter(|it| it.renewed.is_some());
+        // Without it nothing is known to be in common.
+        let parent = parent.and_then(|it| Some((it, Pagemap::open(it.pid).ok()?)));
         self.check_descriptors()?;
         let kernel = |what| Error::kernel(what, pid);
         let mut pagemap = Pagemap::open(pid).map_err(kernel("open the page map"))?;
@@ -179,7 +225,8 @@ impl Tracker {
         let new = new.map_err(kernel("read the mappings"))?;
         self.working_set.begin_pass();
         for mapping in maps::read(pid).map_err(kernel("read the mappings"))? {
-            if let Some(ranges) = self.pending(&mut pagemap, &mapping, &new) {
+            if let Some(ranges) = self.pending(&mut pagemap, &mapping, &new, parent.as_ref()) {
+                self.renew(&ranges);
                 passed.bytes += self.copy(&memory, &ranges)?;
             }
         }
@@ -202,6 +249,28 @@ impl Tracker {
     /// # Errors
     /// Memory cannot be read, one of these mappings is no more, or the copy cannot be written: the copy is of no use then.
     pub fn last(&mut self, left_out: &[Range<u64>]) -> Result<Option<Vec<Extent>>> {
+        let exact = self.last_after(left_out, None)?;
+        Ok(exact.map(|it| it.own))
+    }
+
+    /// The same after that of the process that has forked it, whose exact copy is there: what was taken from its copy stays there. Without that one,
+    /// all is copied.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn last_after(
+        &mut self,
+        left_out: &[Range<u64>],
+        parent: Option<(&Self, &[Extent])>,
+    ) -> Result<Option<Exact>> {
+        self.leave(parent.map(|(it, _)| it));
+        if let Some(renewed) = &mut self.renewed {
+            renewed.clear();
+        }
+        let theirs = parent.map_or(&[][..], |(_, exact)| exact);
+        let there: RangeSet<u64> = theirs.iter().map(|it| it.range.clone()).collect();
+        let gone = self.inherited.iter().flat_map(|it| there.gaps(it));
+        self.doubt(gone.collect());
         let mappings = maps::read(self.pid);
         let mappings = mappings.map_err(Error::kernel("read the mappings", self.pid))?;
         if mappings.is_empty() && left_out.is_empty() {
@@ -214,6 +283,7 @@ impl Tracker {
         let (mut tracked, mut others) = self.examine(&mappings, left_out)?;
         self.unsure.clear();
         for (_, written) in &tracked {
+            self.renew(written);
             self.copy(&memory, written)?;
         }
         let pages: Vec<_> = others.iter().flat_map(|(_, it)| it).cloned().collect();
@@ -232,10 +302,20 @@ impl Tracker {
         self.last_written = tracked.iter().flat_map(|(_, it)| it).cloned().collect();
         tracked.append(&mut others);
         tracked.sort_unstable_by_key(|(range, _)| range.start);
-        let ranges = tracked.iter().map(|(range, _)| range);
-        let places = ranges.flat_map(|it| self.slots.within(it));
-        let extents = places.map(|(range, offset)| Extent { range, offset });
-        Ok(Some(extents.collect()))
+        let ranges = || tracked.iter().map(|(range, _)| range);
+        let places = ranges().flat_map(|it| self.slots.within(it));
+        let own = places.map(|(range, offset)| Extent { range, offset });
+        let inherited: Vec<_> = ranges()
+            .flat_map(|it| within(&self.inherited, it))
+            .collect();
+        let [parents] = select([theirs], &inherited).map_err(|address| {
+            let why = format!("its parent's copy lacks {address:#x}");
+            Error::untrackable(self.pid, why)
+        })?;
+        Ok(Some(Exact {
+            own: own.collect(),
+            parents,
+        }))
     }
 
     /// What the last pass has to copy: of mappings that are tracked, and of others that are left out.
@@ -321,6 +401,7 @@ impl Tracker {
         Ok(Copied {
             file: self.slots.into_file(),
             extents,
+            parents: None,
             working_set: self.working_set.hottest(),
         })
     }
@@ -402,6 +483,7 @@ impl Tracker {
         pagemap: &mut Pagemap,
         mapping: &Mapping,
         new: &RangeSet<u64>,
+        parent: Option<&(&Self, Pagemap)>,
     ) -> Option<Vec<Range<u64>>> {
         let Mapping { range, kind } = mapping;
         // Each call fails if the mapping has been replaced just now.
@@ -429,7 +511,8 @@ impl Tracker {
                 self.unsure.insert(range.clone());
                 return None;
             };
-            ranges.extend(pages.into_iter().map(|it| it.range));
+            let pages = pages.into_iter().map(|it| it.range).collect();
+            ranges.extend(self.inherit(pagemap, pages, parent));
         }
         self.unsure.remove(range.clone());
         Some(ranges)
@@ -445,7 +528,7 @@ impl Tracker {
         for pages in pagemap.changed(range)? {
             if pages.are_empty() {
                 self.forget(&pages.range);
-            } else if pages.are_written() || !self.slots.has(&pages.range) {
+            } else if pages.are_written() || !self.has(&pages.range) {
                 written.push(pages.range);
             }
         }
@@ -463,7 +546,7 @@ impl Tracker {
             others.remove(range.clone());
         }
         for pages in own {
-            if !pages.are_unchanged() || !self.slots.has(&pages.range) {
+            if !pages.are_unchanged() || !self.has(&pages.range) {
                 written.push(pages.range);
             }
         }
@@ -473,10 +556,81 @@ impl Tracker {
         Ok(written)
     }
 
+    /// Whether all of `range` is in a copy.
+    fn has(&self, range: &Range<u64>) -> bool {
+        let mut others = self.inherited.gaps(range);
+        others.all(|it| self.slots.has(&it))
+    }
+
     fn forget(&mut self, range: &Range<u64>) {
+        self.renew(std::slice::from_ref(range));
+        self.forget_own(range);
+    }
+
+    /// Forgets what is in its own copy.
+    fn forget_own(&mut self, range: &Range<u64>) {
         self.slots.forget(range);
         let overlays = [&mut self.overlay, &mut self.young].into_iter();
         overlays.flatten().for_each(|it| it.forget(range));
+    }
+
+    /// Notes that these pages are copied, or forgotten.
+    fn renew(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            self.inherited.remove(range.clone());
+        }
+        if let Some(renewed) = &mut self.renewed {
+            renewed.extend(ranges.iter().cloned());
+        }
+    }
+
+    /// Looks again, in the pass that follows, at what was taken from the copy of `parent` and has been copied there again, or forgotten, since; at
+    /// all of it if there is no such copy any more.
+    fn leave(&mut self, parent: Option<&Self>) {
+        let renewed = parent.and_then(|it| it.renewed.as_ref());
+        let left = match renewed {
+            Some(renewed) => {
+                let left = renewed.iter().flat_map(|it| within(&self.inherited, it));
+                left.collect()
+            }
+            None => self.inherited.iter().cloned().collect(),
+        };
+        self.doubt(left);
+    }
+
+    /// Pages that are not in the copy of another any more have to be looked at.
+    fn doubt(&mut self, pages: Vec<Range<u64>>) {
+        for range in pages {
+            self.inherited.remove(range.clone());
+            self.unsure.insert(range);
+        }
+    }
+
+    /// Takes from the copy of `parent` what both have in the same frame of memory; the others of `pages`, which are protected, have to be
+    /// copied. As long as neither writes to such a page its content is that of the frame. If one does, it gets another frame, and a pass over
+    /// it finds the page written.
+    fn inherit(
+        &mut self,
+        pagemap: &Pagemap,
+        pages: Vec<Range<u64>>,
+        parent: Option<&(&Self, Pagemap)>,
+    ) -> Vec<Range<u64>> {
+        let Some((parent, theirs)) = parent else {
+            return pages;
+        };
+        let copied = pages.iter().flat_map(|it| parent.slots.within(it));
+        let copied: Vec<_> = copied.map(|(range, _)| range).collect();
+        // Who may not see frames copies all.
+        let Ok(common) = frames::common(pagemap, theirs, &copied) else {
+            return pages;
+        };
+        for range in &common {
+            self.forget_own(range);
+        }
+        let common: RangeSet<u64> = common.into_iter().collect();
+        let others = pages.iter().flat_map(|it| common.gaps(it)).collect();
+        self.inherited.extend(common);
+        others
     }
 
     /// Pages that are protected could not be read.
@@ -589,12 +743,17 @@ mod tests {
         };
         let pages = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
         let all = [extent(10..14, 0), extent(14..16, 8), extent(20..22, 4)];
-        let found = select(&all, &[pages(11..15), pages(20..21)]);
-        let expected = [extent(11..14, 1), extent(14..15, 8), extent(20..21, 4)];
-        assert_eq!(found.as_deref(), Ok(&expected[..]));
-        assert_eq!(select(&all, &[]), Ok(Vec::new()));
+        let found = select([&all], &[pages(11..15), pages(20..21)]);
+        let expected = vec![extent(11..14, 1), extent(14..15, 8), extent(20..21, 4)];
+        assert_eq!(found, Ok([expected]));
+        assert_eq!(select([&all], &[]), Ok([Vec::new()]));
         for (lacking, first) in [(9..11, 9), (15..21, 16), (21..23, 22), (30..31, 30)] {
-            assert_eq!(select(&all, &[pages(lacking)]), Err(first * PAGE));
+            assert_eq!(select([&all], &[pages(lacking)]), Err(first * PAGE));
         }
+        let second = [extent(8..10, 20), extent(16..20, 30)];
+        let found = select([&all, &second], &[pages(9..22)]);
+        let first = vec![extent(10..14, 0), extent(14..16, 8), extent(20..22, 4)];
+        let others = vec![extent(9..10, 21), extent(16..20, 30)];
+        assert_eq!(found, Ok([first, others]));
     }
 }

@@ -128,7 +128,7 @@ fn check(huge: &str, generations: &str, when: Tracked) {
 
     let extents = tracker.last(&[]).expect("the rest is copied");
     let extents = extents.expect("it lives");
-    let parts = select(&extents, &pages).expect("the parent's copy has them");
+    let [parts] = select([&extents], &pages).expect("the parent's copy has them");
     let copied = tracker.release(extents).expect("the copy is written");
     check_equal(child as u32, &copied.file, &parts);
 }

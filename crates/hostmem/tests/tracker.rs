@@ -3,13 +3,12 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use fermata_hostmem::{Extent, PAGE, SETTLED, Tracker, acquire, is_tracked};
+use fermata_hostmem::{PAGE, SETTLED, Tracker, acquire, is_tracked};
 use rustix::process::Signal;
 
-use self::support::{Program, check_equal};
+use self::support::{Program, bytes_of, check_equal, own_pages};
 
 mod support;
 
@@ -159,66 +158,6 @@ fn track_to(program: &Program, file: File) -> Tracker {
     let tracker = Tracker::new(program.pid(), uffd, file).expect("its mappings");
     std::thread::sleep(SETTLED);
     tracker
-}
-
-/// Pages with content of the process's own in its private mappings, as the kernel's older interface says.
-fn own_pages(pid: u32) -> Vec<u64> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
-    let pagemap = File::open(format!("/proc/{pid}/pagemap")).expect("its page map");
-    let zero = {
-        // The page that is read where nothing was written.
-        let mut entry = [0; 8];
-        let empty = rustix::param::page_size() * 4;
-        // SAFETY: a new mapping of this process's own, which is only read.
-        let at = unsafe {
-            let flags = rustix::mm::MapFlags::PRIVATE;
-            let mapped = rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                empty,
-                rustix::mm::ProtFlags::READ,
-                flags,
-            );
-            mapped.expect("mapped")
-        };
-        // SAFETY: mapped by the line above.
-        assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 0);
-        let own = File::open("/proc/self/pagemap").expect("own page map");
-        own.read_exact_at(&mut entry, at as u64 / PAGE * 8)
-            .expect("an entry");
-        u64::from_le_bytes(entry) & ((1 << 55) - 1)
-    };
-    let mut pages = Vec::new();
-    for line in maps.lines() {
-        let mut fields = line.split_whitespace();
-        let (start, end) = fields
-            .next()
-            .and_then(|it| it.split_once('-'))
-            .expect("a range");
-        let kernel = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
-        if !fields.next().is_some_and(|it| it.ends_with('p'))
-            || kernel.iter().any(|it| line.ends_with(it))
-        {
-            continue;
-        }
-        let number = |text| u64::from_str_radix(text, 16).expect("an address");
-        for address in (number(start)..number(end)).step_by(PAGE as usize) {
-            let mut entry = [0; 8];
-            pagemap
-                .read_exact_at(&mut entry, address / PAGE * 8)
-                .expect("an entry");
-            let entry = u64::from_le_bytes(entry);
-            let (present, swapped, file) = (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1);
-            let is_zero = entry & ((1 << 55) - 1) == zero;
-            if present + swapped > 0 && file == 0 && !is_zero {
-                pages.push(address);
-            }
-        }
-    }
-    pages
-}
-
-fn bytes_of(extents: &[Extent]) -> u64 {
-    extents.iter().map(|it| it.range.end - it.range.start).sum()
 }
 
 /// Takes a copy, and holds it against the memory of the program, which stands still.

@@ -246,6 +246,10 @@ impl Taking<'_> {
         if bytes > 0 {
             info!(session = %self.session.name, bytes, "memory of processes that began meanwhile is that of their parents");
         }
+        let bytes = copy.as_ref().map_or(0, HostCopy::common_bytes);
+        if bytes > 0 {
+            info!(session = %self.session.name, bytes, "memory that forked processes have in common is copied once");
+        }
         note_folders(&host).or_fail(FailureKind::User, || {
             format!("cannot write to `{}`", host.display())
         })?;

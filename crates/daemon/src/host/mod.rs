@@ -9,12 +9,14 @@
 //! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
 //! that are left.
 //! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room.
+//! What a process has in common with the tracked process that has forked it is taken from that one's copy.
 //! Processes that come while the checkpoint makes ready are tracked as well, if they have much memory. A
 //! process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has in
 //! common with the tracked process that has forked it: those are in that one's copy. If the copy fails, so does the dump that was
 //! to leave its pages out, and the dump is taken again without it.
 
 mod chunks;
+mod exact;
 mod helper;
 pub mod kept;
 mod late;
@@ -31,10 +33,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Copied, Extent, Known, Passed, SETTLED, Settled, Tracker};
+use fermata_hostmem::{Exact, Known, Passed, SETTLED, Tracker};
 use fermata_store::HostMemory;
 use parking_lot::Mutex;
 
+pub(crate) use self::exact::HostPages;
+use self::exact::{CopyOfProcess, Heir};
 pub(crate) use self::helper::helper;
 use crate::criu::mappings::{LeftOut, Tree};
 use crate::failure::{Failure, OrFail, Result, fail};
@@ -82,6 +86,8 @@ struct Tracked {
     process: ProcessId,
     /// Its number in CRIU's files.
     inner: u32,
+    /// The process before it in [`HostCopy::processes`] in whose copy is what both have in common.
+    from: Option<ProcessId>,
     /// Under a lock, because two threads make last passes.
     copy: Mutex<ProcessCopy>,
 }
@@ -94,15 +100,15 @@ struct ProcessCopy {
     /// The most that a pass has found in mappings that had just been made.
     most_young: u64,
     /// The exact copy, once the program has been stopped.
-    exact: Option<Vec<Extent>>,
+    exact: Option<Exact>,
     /// Whether its last pass has begun and not come to its end, and why not, if that is known.
     begun: bool,
     why: Option<Failure>,
 }
 
 impl Tracked {
-    /// Makes its copy exact, unless it is. CRIU has dumped it, and this is what it has left out of it.
-    fn finish(&self, left_out: Option<&LeftOut>) -> Result<()> {
+    /// Makes its copy exact, unless it is. CRIU has dumped it, and this is what it has left out of it. `all` are the processes that are tracked.
+    fn finish(&self, left_out: Option<&LeftOut>, all: &[Self]) -> Result<()> {
         let mut copy = self.copy.lock();
         if copy.exact.is_some() {
             return Ok(());
@@ -114,20 +120,20 @@ impl Tracked {
             return Err(why.unwrap_or_else(|| fail(FailureKind::Internal, failed())));
         }
         let pages = left_out.map_or(&[][..], |it| &it.pages);
-        let exact = copy.tracker.last(pages);
+        // CRIU takes parents first. A process waits for one before it in `all`.
+        let parent = self.from.and_then(|from| find(all, from));
+        let parent = parent.map(|it| it.copy.lock());
+        let parent = parent.as_ref();
+        let parent = parent.and_then(|it| Some((&it.tracker, &it.exact.as_ref()?.own[..])));
+        let exact = copy.tracker.last_after(pages, parent);
         copy.exact = exact.or_fail(FailureKind::Internal, failed)?;
         copy.begun = false;
         Ok(())
     }
 }
 
-/// A process with pages that are in the copy of another.
-struct Heir {
-    /// Its number in CRIU's files.
-    inner: u32,
-    /// Which of [`HostCopy::processes`] has them, and where in its copy they are.
-    from: usize,
-    extents: Vec<Extent>,
+fn find(all: &[Tracked], process: ProcessId) -> Option<&Tracked> {
+    all.iter().find(|it| it.process == process)
 }
 
 impl HostCopy {
@@ -168,11 +174,12 @@ impl HostCopy {
             let tracked = uffd
                 .map_err(|why| format!("memory of process {pid} is not copied ahead: {why}"))
                 .and_then(|uffd| {
-                    track(pid, uffd, folder)
+                    let from = self.source_of(pid);
+                    track(pid, from, uffd, folder)
                         .map_err(|e| format!("memory of process {pid} is not copied ahead: {e}"))
                 });
             match tracked {
-                Ok(tracked) => self.processes.extend(tracked),
+                Ok(tracked) => self.add(tracked),
                 // One that has ended by now is not worth a word.
                 Err(_) if ProcessId::of(pid).is_none_or(|it| it.is_ending()) => {}
                 Err(why) => note(why),
@@ -180,6 +187,24 @@ impl HostCopy {
         }
         let tracked: HashSet<_> = self.processes.iter().map(|it| it.process).collect();
         self.refused.retain(|it| !tracked.contains(it));
+    }
+
+    fn add(&mut self, tracked: Option<Tracked>) {
+        let from = tracked.as_ref().and_then(|it| it.from);
+        let mut all = self.processes.iter_mut();
+        if let Some(parent) = all.find(|it| Some(it.process) == from) {
+            parent.copy.get_mut().tracker.is_parent();
+        }
+        self.processes.extend(tracked);
+    }
+
+    /// The tracked process that has forked process `pid`, or the first one of those that have forked each other down to it.
+    fn source_of(&self, pid: u32) -> Option<ProcessId> {
+        let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
+        let tracked = |pid: u32| self.processes.iter().find(|it| it.process.pid == pid);
+        let nearest = ancestors.find_map(tracked)?;
+        let is_forked = nearest.process.alive() && proc::are_forked(nearest.process.pid, pid);
+        is_forked.then(|| nearest.from.unwrap_or(nearest.process))
     }
 
     fn of(processes: Vec<Tracked>) -> Self {
@@ -304,20 +329,33 @@ impl HostCopy {
 
     /// Copies what was written since the last pass; the bytes copied.
     pub fn pass(&mut self) -> u64 {
-        let mut copied = 0;
-        self.processes.retain_mut(|it| {
-            let it = it.copy.get_mut();
-            match it.tracker.pass() {
+        let (mut copied, mut lost) = (0, HashSet::new());
+        for at in 0..self.processes.len() {
+            let (before, others) = self.processes.split_at_mut(at);
+            let Tracked {
+                process,
+                from,
+                copy,
+                ..
+            } = &mut others[0];
+            let from = from.filter(|it| !lost.contains(it));
+            let mut before = before.iter_mut();
+            let parent = before.find(|it| Some(it.process) == from);
+            let parent = parent.map(|it| &it.copy.get_mut().tracker);
+            let copy = copy.get_mut();
+            match copy.tracker.pass_after(parent) {
                 Ok(passed) => {
                     copied += passed.bytes;
-                    it.passed = passed;
-                    it.most_young = it.most_young.max(passed.young);
-                    true
+                    copy.passed = passed;
+                    copy.most_young = copy.most_young.max(passed.young);
                 }
                 // It has ended, or there is no space: CRIU says more.
-                Err(_) => false,
+                Err(_) => {
+                    lost.insert(*process);
+                }
             }
-        });
+        }
+        self.processes.retain(|it| !lost.contains(&it.process));
         copied
     }
 
@@ -334,7 +372,7 @@ impl HostCopy {
         for (process, left_out) in dumped {
             let tracked = self.processes.iter().find(|it| it.process == process);
             if let Some(tracked) = tracked
-                && let Err(failure) = tracked.finish(left_out.as_deref())
+                && let Err(failure) = tracked.finish(left_out.as_deref(), &self.processes)
             {
                 tracked.copy.lock().why = Some(failure);
                 return;
@@ -394,8 +432,13 @@ impl HostCopy {
         };
         let copy = || {
             while let Some(tracked) = next() {
-                let own = left_out.iter().find(|it| it.process == tracked.process);
-                let finished = tracked.finish(own.map(|it| &***it));
+                let finish = |it: &Tracked| {
+                    let own = left_out.iter().find(|own| own.process == it.process);
+                    it.finish(own.map(|it| &***it), &self.processes)
+                };
+                let parent = tracked.from.and_then(|it| find(&self.processes, it));
+                let parent = parent.filter(|it| is_still(it.process));
+                let finished = parent.map_or(Ok(()), finish).and_then(|()| finish(tracked));
                 // The others are of no use then, either.
                 failed.fetch_or(finished.is_err(), Ordering::Relaxed);
                 finished?;
@@ -436,22 +479,33 @@ impl HostCopy {
         let from = from.ok_or_else(|| in_no_copy(pid))?;
         let copy = self.processes[from].copy.lock();
         let exact = copy.exact.as_ref().ok_or_else(|| in_no_copy(pid))?;
-        let extents = fermata_hostmem::select(exact, pages).map_err(|address| {
+        let found = fermata_hostmem::select([&exact.own, &exact.parents], pages);
+        let [own, parents] = found.map_err(|address| {
             let message = format!("the copy lacks the memory of process {pid} at {address:#x}");
             fail(FailureKind::Internal, message)
         })?;
         Ok(Heir {
             inner: *inner,
             from,
-            extents,
+            exact: Exact { own, parents },
         })
     }
 
     /// Bytes of processes that came later, which are in the copy of another.
     pub fn inherited_bytes(&self) -> u64 {
-        let extents = self.heirs.get().into_iter().flatten();
-        let extents = extents.flat_map(|it| &it.extents);
+        let heirs = self.heirs.get().into_iter().flatten();
+        let extents = heirs.flat_map(|it| it.exact.own.iter().chain(&it.exact.parents));
         extents.map(|it| it.range.end - it.range.start).sum()
+    }
+
+    /// Bytes of processes that are in the copy of the one that has forked them.
+    pub fn common_bytes(&self) -> u64 {
+        let bytes = |it: &Tracked| {
+            let copy = it.copy.lock();
+            let parents = copy.exact.iter().flat_map(|it| &it.parents);
+            parents.map(|it| it.range.end - it.range.start).sum::<u64>()
+        };
+        self.processes.iter().map(bytes).sum()
     }
 
     /// Whether it was the copy that has failed, not CRIU.
@@ -461,56 +515,21 @@ impl HostCopy {
 
     /// Ends the tracking, and writes what was kept in memory; the program may run.
     pub fn release(self) -> HostPages {
+        let all: Vec<_> = self.processes.iter().map(|it| it.process).collect();
         let released = |it: Tracked| {
             let copy = it.copy.into_inner();
-            let extents = copy.exact.unwrap_or_default();
-            (it.inner, copy.tracker.release(extents))
+            let exact = copy.exact.unwrap_or_default();
+            let from = all.iter().position(|process| Some(*process) == it.from);
+            CopyOfProcess {
+                inner: it.inner,
+                copied: copy.tracker.release(exact.own),
+                parents: from.map(|from| (from, exact.parents)),
+            }
         };
         HostPages {
             copies: self.processes.into_iter().map(released).collect(),
             heirs: self.heirs.into_inner().unwrap_or_default(),
         }
-    }
-}
-
-/// An exact copy of memory that CRIU has left out.
-pub(crate) struct HostPages {
-    /// By the process's number in CRIU's files.
-    copies: Vec<(u32, fermata_hostmem::Result<Copied>)>,
-    heirs: Vec<Heir>,
-}
-
-impl HostPages {
-    /// Makes the copy part of the image in `dir`; whose pages are in both it and CRIU's file.
-    ///
-    /// # Errors
-    /// There is no image.
-    pub fn settle(self, dir: &Path) -> Result<Vec<Settled>> {
-        let unsettled = || format!("cannot complete the image in `{}`", dir.display());
-        let (mut copies, mut all) = (Vec::new(), Vec::new());
-        for (inner, copied) in self.copies {
-            let copied = copied.or_fail(FailureKind::User, unsettled)?;
-            all.extend(settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?);
-            copies.push(copied);
-        }
-        for Heir {
-            inner,
-            from,
-            extents,
-        } in self.heirs
-        {
-            let file = copies[from]
-                .file
-                .try_clone()
-                .or_fail(FailureKind::Internal, unsettled)?;
-            let copied = Copied {
-                file,
-                extents,
-                working_set: Vec::new(),
-            };
-            all.extend(settle(dir, inner, &copied).or_fail(FailureKind::User, unsettled)?);
-        }
-        Ok(all)
     }
 }
 
@@ -524,14 +543,12 @@ fn threads() -> usize {
     (cores() / 2).clamp(1, MOST_THREADS)
 }
 
-fn settle(dir: &Path, inner: u32, copied: &Copied) -> fermata_hostmem::Result<Option<Settled>> {
-    match copied.extents.is_empty() {
-        true => Ok(None),
-        false => fermata_hostmem::settle(dir, inner, copied).map(Some),
-    }
-}
-
-fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> {
+fn track(
+    pid: u32,
+    from: Option<ProcessId>,
+    uffd: OwnedFd,
+    folder: &Path,
+) -> io::Result<Option<Tracked>> {
     let (Some(process), Some(inner)) = (ProcessId::of(pid), proc::inner_pid(pid)) else {
         return Ok(None);
     };
@@ -547,6 +564,7 @@ fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> 
     Ok(Some(Tracked {
         process,
         inner,
+        from,
         copy: Mutex::new(copy),
     }))
 }
@@ -583,7 +601,7 @@ mod tests {
     /// A process that runs, and the copy of its memory in `folder`.
     pub(super) fn tracked(pid: u32, folder: &Path) -> Tracked {
         let uffd = fermata_hostmem::acquire(pid).expect("a userfaultfd");
-        let tracked = track(pid, uffd, folder).expect("tracked");
+        let tracked = track(pid, None, uffd, folder).expect("tracked");
         tracked.expect("it runs")
     }
 

@@ -9,6 +9,7 @@
 //! Parts are cut at multiples of addresses: memory that a program has not changed gives the same chunks the next time, wherever it
 //! lies in the file. Parts of zeros are left out. CRIU reads plain files; where memory comes on demand it reads little of them.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::demand::PageBytes;
-use fermata_hostmem::{InCommon, PageFile, Settled, page_files};
+use fermata_hostmem::{InCommon, PageFile, Place, Settled, page_files};
 use fermata_store::image::{
     BufferId, ChunkRecord, ChunkTable, ChunkTableWriter, Draft, HOST_CHUNKS, Image,
 };
@@ -26,6 +27,7 @@ use fermata_store::{
     ChunkId, ChunkReader, FileVersion, HostMemory, PackWriter, Store, Totals, WriteOptions,
     is_memory,
 };
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
 use crate::criu::pstree;
@@ -72,11 +74,11 @@ pub(crate) fn store(draft: &Draft, settled: &[Settled]) -> Result<Totals> {
         ..WriteOptions::default()
     };
     let writer = store.begin_with(options).map_err(|e| from_store(&e))?;
-    let mut table = ChunkTableWriter::new();
+    let (mut table, known) = (ChunkTableWriter::new(), Mutex::default());
     for file in &files {
         let path = path_of(&host, file.number);
         let put = match settled.iter().find(|it| it.number == file.number) {
-            Some(settled) => put_all(file, settled, &writer, &|_| ()),
+            Some(settled) => put_settled(file, settled, &writer, &known),
             None => put_file(&path, file, &writer, scarce),
         };
         for (offset, length, id) in put? {
@@ -102,39 +104,72 @@ fn put_file(path: &Path, file: &PageFile, writer: &PackWriter, scarce: bool) -> 
     let failed = || format!("cannot read `{}`", path.display());
     let from = File::options().read(true).write(true).open(path);
     let from = from.or_fail(FailureKind::Internal, failed)?;
-    put_all(file, &from, writer, &|part| {
+    put_all(file, &|part, bytes| {
+        let put = put_part(file, &from, part, bytes, writer)?;
         if scarce {
             // Where that cannot be done, the disk must have room for both.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = rustix::fs::fallocate(&from, hole, part.start, part.end - part.start);
         }
+        Ok(put)
     })
 }
 
-/// Puts a file's parts, and calls `done` with each; in order.
+/// The names of parts, by their places in copies and their lengths; none of zeros.
+type KnownParts = Mutex<HashMap<(Place, u64), Option<ChunkId>>>;
+
+/// Puts what is in copies. What several processes have in the same place of one is read and put once.
+fn put_settled(
+    file: &PageFile,
+    settled: &Settled,
+    writer: &PackWriter,
+    known: &KnownParts,
+) -> Result<Put> {
+    put_all(file, &|part, bytes| {
+        let key = settled.place(part).map(|it| (it, part.end - part.start));
+        let found = key.and_then(|key| known.lock().get(&key).copied());
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        let id = put_part(file, settled, part, bytes, writer)?;
+        known.lock().extend(key.map(|key| (key, id)));
+        Ok(id)
+    })
+}
+
+/// Has each of a file's parts put by `one`, which gives its name; in order.
 fn put_all(
     file: &PageFile,
-    from: &dyn PageBytes,
-    writer: &PackWriter,
-    done: &(impl Fn(&Range<u64>) + Sync),
+    one: &(impl Fn(&Range<u64>, &mut Vec<u8>) -> Result<Option<ChunkId>> + Sync),
 ) -> Result<Put> {
-    let failed = || format!("cannot read the pages of `pages-{}.img`", file.number);
     let mut put = several(file.parts.len(), "store", &give_way, &|number, bytes| {
         let part = &file.parts[number];
-        bytes.resize((part.end - part.start) as usize, 0);
-        let read = from.read_at(bytes, part.start);
-        read.or_fail(FailureKind::Internal, failed)?;
-        let mut put = None;
-        if bytes.iter().any(|byte| *byte != 0) {
-            let id = ChunkId::of(bytes);
-            writer.put(&id, bytes).map_err(|e| from_store(&e))?;
-            put = Some((part.start, bytes.len() as u32, id));
-        }
-        done(part);
-        Ok(put)
+        let id = one(part, bytes)?;
+        Ok(id.map(|id| (part.start, (part.end - part.start) as u32, id)))
     })?;
     put.sort_unstable_by_key(|it| it.0);
     Ok(put)
+}
+
+/// Puts one part; its name, or none if it is zeros.
+fn put_part(
+    file: &PageFile,
+    from: &dyn PageBytes,
+    part: &Range<u64>,
+    bytes: &mut Vec<u8>,
+    writer: &PackWriter,
+) -> Result<Option<ChunkId>> {
+    bytes.resize((part.end - part.start) as usize, 0);
+    let read = from.read_at(bytes, part.start);
+    read.or_fail(FailureKind::Internal, || {
+        format!("cannot read the pages of `pages-{}.img`", file.number)
+    })?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let id = ChunkId::of(bytes);
+    writer.put(&id, bytes).map_err(|e| from_store(&e))?;
+    Ok(Some(id))
 }
 
 /// Leaves the processors to the program, which runs again: all threads but the first, which is to come to an end also where the

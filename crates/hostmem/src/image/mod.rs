@@ -18,7 +18,7 @@ mod records;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rangemap::RangeMap;
@@ -50,7 +50,8 @@ fn mm_of(dir: &Path, pid: u32) -> PathBuf {
 /// Whose pages, where in their file, and with which flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Source {
-    copied: bool,
+    /// 0 for CRIU's file, 1 for the copy, 2 for that of the process that has forked it.
+    file: usize,
     /// Added to an address, modulo 2^64, it is the place in the file.
     place: u64,
     flags: u32,
@@ -147,15 +148,35 @@ pub fn page_files(dir: &Path, piece: u64) -> io::Result<Vec<PageFile>> {
 #[derive(Debug)]
 struct Layout(RangeMap<u64, Source>);
 
-/// The pages of a process, from CRIU's file and the copy, in the order of its page map.
+/// The pages of a process, from CRIU's file and copies, in the order of its page map.
 #[derive(Debug)]
 pub struct Settled {
     /// The NUMBER of `pages-NUMBER.img`, which has CRIU's pages alone.
     pub number: u32,
-    /// CRIU's file, and the copy.
-    sources: [File; 2],
+    /// See [`Source::file`]: each file, its device and number there.
+    sources: Vec<(File, [u64; 2])>,
     /// Where each part ends, in which source it lies, and where it begins there.
     parts: Vec<(u64, usize, u64)>,
+}
+
+/// Where a copy has some bytes: those of several processes may be the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    file: [u64; 2],
+    offset: u64,
+}
+
+impl Settled {
+    /// Where this part of the pages is, if all of it follows each other in a copy.
+    pub fn place(&self, part: &Range<u64>) -> Option<Place> {
+        let next = self.parts.partition_point(|(end, ..)| *end <= part.start);
+        let (end, source, from) = self.parts.get(next)?;
+        let begin = next.checked_sub(1).map_or(0, |it| self.parts[it].0);
+        (*source > 0 && part.end <= *end).then(|| Place {
+            file: self.sources[*source].1,
+            offset: from + (part.start - begin),
+        })
+    }
 }
 
 /// Makes a copy part of the image in `dir` of the process that CRIU knows as `pid`: the page map is of all pages then.
@@ -176,7 +197,10 @@ pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<Settled> {
     let pages = dir.join(format!("pages-{}.img", head.pages));
     let layout = Layout::of(copied, &mappings, &entries).map_err(bad(&map))?;
     let write = || {
-        let sources = [File::open(&pages)?, copied.file.try_clone()?];
+        let mut sources = vec![File::open(&pages)?, copied.file.try_clone()?];
+        if let Some((file, _)) = &copied.parents {
+            sources.push(file.try_clone()?);
+        }
         let settled = layout.settled(head.pages, sources)?;
         fs::write(&map, records::encode_map(head.pages, &layout.runs()))?;
         working_set::write(dir, pid, &copied.working_set)?;
@@ -198,7 +222,9 @@ impl PageBytes for Settled {
             }
             let length = (end - at).min(rest.len() as u64);
             let (part, behind) = rest.split_at_mut(length as usize);
-            self.sources[*source].read_exact_at(part, from + (at - begin))?;
+            self.sources[*source]
+                .0
+                .read_exact_at(part, from + (at - begin))?;
             (rest, at, begin) = (behind, at + length, *end);
         }
         match rest.is_empty() {
@@ -211,7 +237,9 @@ impl PageBytes for Settled {
 impl Layout {
     fn of(copied: &Copied, mappings: &[Vma], entries: &[Entry]) -> io::Result<Self> {
         let mut all = RangeMap::new();
-        for extent in &copied.extents {
+        let parents = copied.parents.iter().flat_map(|(_, extents)| extents);
+        let own = copied.extents.iter().map(|it| (1, it));
+        for (file, extent) in own.chain(parents.map(|it| (2, it))) {
             let place = extent.offset.wrapping_sub(extent.range.start);
             let inside = |it: &&Vma| it.start < extent.range.end && extent.range.start < it.end;
             let mut covered = 0;
@@ -224,12 +252,7 @@ impl Layout {
                 let demand = mapping.flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE
                     && mapping.flags & NOT_ON_DEMAND == 0;
                 let flags = IN_FILE | if demand { ON_DEMAND } else { 0 };
-                let source = Source {
-                    copied: true,
-                    place,
-                    flags,
-                };
-                all.insert(part, source);
+                all.insert(part, Source { file, place, flags });
             }
             if covered != extent.range.end - extent.range.start {
                 return Err(io::Error::other(format!(
@@ -244,7 +267,7 @@ impl Layout {
             let bytes = range.end - range.start;
             let flags = entry.in_file()?;
             let source = Source {
-                copied: false,
+                file: 0,
                 place: u64::wrapping_sub(offset, entry.address),
                 flags,
             };
@@ -271,25 +294,24 @@ impl Layout {
     }
 
     /// Where the bytes are.
-    fn settled(&self, number: u32, sources: [File; 2]) -> io::Result<Settled> {
-        let lengths = [sources[0].metadata()?.len(), sources[1].metadata()?.len()];
+    fn settled(&self, number: u32, sources: Vec<File>) -> io::Result<Settled> {
+        let about = sources.iter().map(File::metadata);
+        let about = about.collect::<io::Result<Vec<_>>>()?;
         let (mut at, mut parts) = (0, Vec::new());
         for (range, source) in self.0.iter() {
             let bytes = range.end - range.start;
             let from = range.start.wrapping_add(source.place);
-            let which = usize::from(source.copied);
-            if from
-                .checked_add(bytes)
-                .is_none_or(|end| end > lengths[which])
-            {
+            let end = from.checked_add(bytes);
+            if end.is_none_or(|end| end > about[source.file].len()) {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             at += bytes;
-            parts.push((at, which, from));
+            parts.push((at, source.file, from));
         }
+        let names = about.iter().map(|it| [it.dev(), it.ino()]);
         Ok(Settled {
             number,
-            sources,
+            sources: sources.into_iter().zip(names).collect(),
             parts,
         })
     }
@@ -369,6 +391,7 @@ mod tests {
         let copied = Copied {
             file: file(&pages("zyxwvuts")),
             extents: vec![extent(17, 1, 2), extent(30, 4, 4), extent(49, 1, 0)],
+            parents: None,
             working_set: vec![30 * PAGE..31 * PAGE, 17 * PAGE..18 * PAGE],
         };
         let settled = settle(dir.path(), 7, &copied).expect("settled");
@@ -393,6 +416,35 @@ mod tests {
         let names = fs::read_dir(dir.path()).expect("listed").count();
         assert_eq!(names, 4, "nothing else is left");
         assert_eq!(working_set::read(dir.path(), 7), copied.working_set);
+    }
+
+    #[test]
+    fn what_is_in_the_copy_of_another_process_is_read_from_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        image(dir.path());
+        let theirs = file(&pages("0123456"));
+        let copied = Copied {
+            file: file(&pages("zy")),
+            extents: vec![extent(20, 2, 0)],
+            parents: Some((theirs, vec![extent(16, 2, 3), extent(22, 3, 0)])),
+            working_set: Vec::new(),
+        };
+        let settled = settle(dir.path(), 7, &copied).expect("settled");
+        // Pages 16 to 24 and, as CRIU has them, 18, 19, 49 and 50.
+        let whole = pages("34ABzy012CD");
+        let mut bytes = vec![0; whole.len()];
+        settled.read_at(&mut bytes, 0).expect("read");
+        assert!(bytes == whole);
+        let place = |from: u64, to: u64| settled.place(&(from * PAGE..to * PAGE));
+        // Two processes that have the same pages from there have them in the same place.
+        let dir = tempfile::tempdir().expect("a folder");
+        image(dir.path());
+        let other = settle(dir.path(), 7, &copied).expect("settled");
+        assert!(place(6, 8).is_some());
+        assert_eq!(place(6, 8), other.place(&(6 * PAGE..8 * PAGE)));
+        assert_ne!(place(6, 8), place(7, 9));
+        // What is in two copies, or in CRIU's file, has none.
+        assert_eq!([place(5, 7), place(2, 3), place(10, 12)], [None; 3]);
     }
 
     #[test]
@@ -429,6 +481,7 @@ mod tests {
         let copied = Copied {
             file: file(&[]),
             extents: vec![extent(18, 8, 0)],
+            parents: None,
             working_set: Vec::new(),
         };
         let layout = Layout::of(&copied, &mappings, &[]).expect("all have a mapping");
@@ -444,6 +497,7 @@ mod tests {
         let copied = |extents| Copied {
             file: file(&pages("z")),
             extents,
+            parents: None,
             working_set: Vec::new(),
         };
         let outside = settle(dir.path(), 7, &copied(vec![extent(63, 2, 0)]));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_hostmem::Extent;
+use fermata_hostmem::{Extent, PAGE};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Until a test gives up, however busy the machine is.
@@ -62,22 +62,27 @@ impl Program {
 
     /// Stops every thread.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
-        let until = Instant::now() + LIMIT;
-        let moving = || {
-            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
-            tasks.flatten().any(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                !stat
-                    .rsplit(')')
-                    .next()
-                    .is_some_and(|it| it.starts_with(" T"))
-            })
-        };
-        while moving() {
-            assert!(Instant::now() < until, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        stop(self.pid());
+    }
+}
+
+/// Stops every thread of process `pid`.
+pub fn stop(pid: u32) {
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::STOP).expect("signalled");
+    let until = Instant::now() + LIMIT;
+    let moving = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        tasks.flatten().any(|task| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            !stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|it| it.starts_with(" T"))
+        })
+    };
+    while moving() {
+        assert!(Instant::now() < until, "it does not stop");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -104,4 +109,65 @@ pub fn check_equal(pid: u32, copy: &File, extents: &[Extent]) {
             "in {range:x?}"
         );
     }
+}
+
+/// Pages with content of the process's own in its private mappings, as the kernel's older interface says.
+pub fn own_pages(pid: u32) -> Vec<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).expect("its page map");
+    let zero = {
+        // The page that is read where nothing was written.
+        let mut entry = [0; 8];
+        let empty = rustix::param::page_size() * 4;
+        // SAFETY: a new mapping of this process's own, which is only read.
+        let at = unsafe {
+            let flags = rustix::mm::MapFlags::PRIVATE;
+            let mapped = rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                empty,
+                rustix::mm::ProtFlags::READ,
+                flags,
+            );
+            mapped.expect("mapped")
+        };
+        // SAFETY: mapped by the line above.
+        assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 0);
+        let own = File::open("/proc/self/pagemap").expect("own page map");
+        own.read_exact_at(&mut entry, at as u64 / PAGE * 8)
+            .expect("an entry");
+        u64::from_le_bytes(entry) & ((1 << 55) - 1)
+    };
+    let mut pages = Vec::new();
+    for line in maps.lines() {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields
+            .next()
+            .and_then(|it| it.split_once('-'))
+            .expect("a range");
+        let kernel = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
+        if !fields.next().is_some_and(|it| it.ends_with('p'))
+            || kernel.iter().any(|it| line.ends_with(it))
+        {
+            continue;
+        }
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        for address in (number(start)..number(end)).step_by(PAGE as usize) {
+            let mut entry = [0; 8];
+            pagemap
+                .read_exact_at(&mut entry, address / PAGE * 8)
+                .expect("an entry");
+            let entry = u64::from_le_bytes(entry);
+            let (present, swapped, file) = (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1);
+            let is_zero = entry & ((1 << 55) - 1) == zero;
+            if present + swapped > 0 && file == 0 && !is_zero {
+                pages.push(address);
+            }
+        }
+    }
+    pages
+}
+
+/// Bytes of pages.
+pub fn bytes_of(extents: &[Extent]) -> u64 {
+    extents.iter().map(|it| it.range.end - it.range.start).sum()
 }

@@ -1,8 +1,7 @@
 //! Whether host memory suffices for the GPU data of a program.
 
-use std::fs;
-
 use fermata_control::worker::FailureKind;
+use fermata_store::HostMemory;
 
 use crate::failure::{Hint as _, Result, fail};
 
@@ -14,9 +13,8 @@ const MARGIN: u64 = 64 << 20;
 /// # Errors
 /// `NotCheckpointable`, with both numbers.
 pub(super) fn check(bytes: u64) -> Result<()> {
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match available(&info) {
-        Some(free) => check_against(bytes, free),
+    match HostMemory::now() {
+        Some(memory) => check_against(bytes, memory.available),
         // The driver says it.
         None => Ok(()),
     }
@@ -37,26 +35,12 @@ fn check_against(bytes: u64, free: u64) -> Result<()> {
     ))
 }
 
-/// Bytes that programs can still get.
-fn available(info: &str) -> Option<u64> {
-    let line = info
-        .lines()
-        .find_map(|it| it.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn too_little_host_memory_is_foreseen() {
-        assert_eq!(
-            available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"),
-            Some(2 << 20)
-        );
-        assert_eq!(available("MemTotal: 9 kB\n"), None);
         assert!(check_against(0, 0).is_ok());
         assert!(check_against(1 << 30, 2 << 30).is_ok());
         let refused = check_against(4 << 30, 2 << 30).expect_err("too little");

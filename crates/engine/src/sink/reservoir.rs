@@ -3,10 +3,7 @@
 //! While the program runs, this memory has a limit. While the program waits, the limit is exceeded as long as an
 //! eighth of the machine's memory stays available, so that the program waits for the link and never for storage.
 
-use std::fs;
-use std::path::Path;
-
-use fermata_store::AlignedBuf;
+use fermata_store::{AlignedBuf, HostMemory};
 use parking_lot::Mutex;
 
 use crate::CHUNK;
@@ -65,36 +62,9 @@ impl Reservoir {
     }
 }
 
-/// Whether the machine, and this process's control group, have enough memory left for others.
+/// Whether the machine, and this process's control groups, have enough memory left for others. What is not known is not used.
 fn memory_is_left() -> bool {
-    machine_has(&read("/proc/meminfo")) && group_has()
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
-fn machine_has(meminfo: &str) -> bool {
-    let kilobytes = |name: &str| -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_end_matches("kB").trim().parse().ok()
-    };
-    let total = kilobytes("MemTotal:").zip(kilobytes("MemAvailable:"));
-    total.is_some_and(|(total, available)| available >= total / LEFT)
-}
-
-/// The same for the control group. Only version 2 is known; others count as without a limit.
-fn group_has() -> bool {
-    let groups = read("/proc/self/cgroup");
-    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
-        return true;
-    };
-    let folder = Path::new("/sys/fs/cgroup").join(own);
-    let number = |name| read(folder.join(name)).trim().parse::<u64>().ok();
-    let Some((most, used)) = number("memory.max").zip(number("memory.current")) else {
-        return true;
-    };
-    most.saturating_sub(used) >= most / LEFT
+    HostMemory::now().is_some_and(|it| it.beyond(LEFT) > 0)
 }
 
 #[cfg(test)]
@@ -117,12 +87,5 @@ mod tests {
             2,
             "what went beyond is given back"
         );
-    }
-
-    #[test]
-    fn an_eighth_of_the_memory_is_left_to_others() {
-        let info = |available| format!("MemTotal: 8000 kB\nMemAvailable:   {available} kB\n");
-        assert!(machine_has(&info(1000)) && !machine_has(&info(999)));
-        assert!(!machine_has(""), "what is not known is not used");
     }
 }

@@ -19,6 +19,7 @@
 
 pub mod demand;
 mod error;
+mod extents;
 mod filter;
 mod frames;
 mod image;
@@ -40,6 +41,7 @@ mod tracker;
 mod working_set;
 
 pub use error::{Error, Result};
+pub use extents::{Exact, Extent, select};
 pub use filter::WITHOUT_IO_URING;
 pub use image::{InCommon, PageFile, Place, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
@@ -48,7 +50,7 @@ pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};
 pub use threads::side_by_side;
-pub use tracker::{Copied, Exact, Extent, Passed, SETTLED, Tracker, select};
+pub use tracker::{Copied, Passed, SETTLED, Tracker};
 
 /// Bytes of a page: x86-64 has no other.
 pub const PAGE: u64 = 4096;

@@ -11,6 +11,7 @@ use rangemap::RangeSet;
 
 use crate::PAGE;
 use crate::error::{Error, Result};
+use crate::extents::{Exact, Extent, lacking, select};
 use crate::frames;
 use crate::left_out::{Known, LITTLE};
 use crate::maps::{self, Kind, Mapping};
@@ -34,56 +35,6 @@ pub struct Passed {
     pub bytes: u64,
     /// Bytes of mappings that have not been there for [`SETTLED`].
     pub young: u64,
-}
-
-/// Pages of the copy that follow each other in memory and in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extent {
-    /// Their addresses.
-    pub range: Range<u64>,
-    /// Where they are in the file.
-    pub offset: u64,
-}
-
-/// Where in copies, of which these are the extents, `pages` are: what each has of them. All ascend, and no page is in two copies.
-///
-/// # Errors
-/// The first address that none of them has.
-pub fn select<const N: usize>(
-    copies: [&[Extent]; N],
-    pages: &[Range<u64>],
-) -> std::result::Result<[Vec<Extent>; N], u64> {
-    let mut selected = [const { Vec::new() }; N];
-    for wanted in pages {
-        let mut at = wanted.start;
-        while at < wanted.end {
-            let found = copies
-                .iter()
-                .zip(&mut selected)
-                .find_map(|(extents, into)| {
-                    let next = extents.partition_point(|it| it.range.end <= at);
-                    let extent = extents.get(next).filter(|it| it.range.start <= at)?;
-                    let range = at..wanted.end.min(extent.range.end);
-                    let offset = extent.offset + (at - extent.range.start);
-                    into.push(Extent {
-                        range: range.clone(),
-                        offset,
-                    });
-                    Some(range.end)
-                });
-            at = found.ok_or(at)?;
-        }
-    }
-    Ok(selected)
-}
-
-/// Where the exact copy of a process is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Exact {
-    /// In its own file, by ascending address.
-    pub own: Vec<Extent>,
-    /// In the file of the process that has forked it, likewise.
-    pub parents: Vec<Extent>,
 }
 
 /// An exact copy of what was tracked of a process.
@@ -268,8 +219,7 @@ impl Tracker {
             renewed.clear();
         }
         let theirs = parent.map_or(&[][..], |(_, exact)| exact);
-        let there: RangeSet<u64> = theirs.iter().map(|it| it.range.clone()).collect();
-        let gone = self.inherited.iter().flat_map(|it| there.gaps(it));
+        let gone = self.inherited.iter().flat_map(|it| lacking(theirs, it));
         self.doubt(gone.collect());
         let mappings = maps::read(self.pid);
         let mappings = mappings.map_err(Error::kernel("read the mappings", self.pid))?;
@@ -729,31 +679,4 @@ fn contains(range: &Range<u64>, part: &Range<u64>) -> bool {
 fn within(set: &RangeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
     let part = |it: &Range<u64>| it.start.max(range.start)..it.end.min(range.end);
     set.overlapping(range).map(part).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_copy_are_found_or_named() {
-        let extent = |pages: Range<u64>, at: u64| Extent {
-            range: pages.start * PAGE..pages.end * PAGE,
-            offset: at * PAGE,
-        };
-        let pages = |pages: Range<u64>| pages.start * PAGE..pages.end * PAGE;
-        let all = [extent(10..14, 0), extent(14..16, 8), extent(20..22, 4)];
-        let found = select([&all], &[pages(11..15), pages(20..21)]);
-        let expected = vec![extent(11..14, 1), extent(14..15, 8), extent(20..21, 4)];
-        assert_eq!(found, Ok([expected]));
-        assert_eq!(select([&all], &[]), Ok([Vec::new()]));
-        for (lacking, first) in [(9..11, 9), (15..21, 16), (21..23, 22), (30..31, 30)] {
-            assert_eq!(select([&all], &[pages(lacking)]), Err(first * PAGE));
-        }
-        let second = [extent(8..10, 20), extent(16..20, 30)];
-        let found = select([&all, &second], &[pages(9..22)]);
-        let first = vec![extent(10..14, 0), extent(14..16, 8), extent(20..22, 4)];
-        let others = vec![extent(9..10, 21), extent(16..20, 30)];
-        assert_eq!(found, Ok([first, others]));
-    }
 }

@@ -324,7 +324,7 @@ mod tests {
     use super::records::{Head, MM, Mm, PAGEMAP, encode};
     use super::*;
     use crate::PAGE;
-    use crate::tracker::Extent;
+    use crate::extents::Extent;
 
     fn pages(bytes: &str) -> Vec<u8> {
         bytes

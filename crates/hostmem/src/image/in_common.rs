@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 
 use rangemap::RangeSet;
 
-use super::records::{Entry, IN_FILE, Mm, ON_DEMAND, encode_map, read_map, read_memory};
-use super::{map_of, mm_of};
+use super::records::{
+    IN_FILE, MapEntry, Mm, ON_DEMAND, encode_map, map_of, mm_of, read_map, read_memory,
+};
 use crate::ranges;
 
 const MAGIC: &ranges::Magic = b"FERMONCE";
@@ -127,7 +128,7 @@ fn at_once_of(dir: &Path, pid: u32) -> PathBuf {
 /// A new file in place of one, or of a link to one.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => fs::write(path, bytes),
     }
 }
@@ -251,7 +252,7 @@ impl<C: Copy + Ord> Process<C> {
 }
 
 /// The pieces of a page map, by address.
-fn pieces<C: Copy>(entries: &[Entry], content: &[(Range<u64>, C)]) -> io::Result<Vec<Piece<C>>> {
+fn pieces<C: Copy>(entries: &[MapEntry], content: &[(Range<u64>, C)]) -> io::Result<Vec<Piece<C>>> {
     let unfit = || io::Error::other("its pages are not in the order of their addresses");
     let (mut pieces, mut offset, mut end) = (Vec::new(), 0, 0);
     let mut rest = content.iter().peekable();

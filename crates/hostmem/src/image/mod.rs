@@ -19,13 +19,13 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rangemap::RangeMap;
 
 pub use self::in_common::InCommon;
 pub(crate) use self::in_common::at_once;
-use self::records::{Entry, IN_FILE, ON_DEMAND, Vma, read_map, read_memory};
+use self::records::{IN_FILE, MapEntry, ON_DEMAND, Vma, map_of, mm_of, read_map, read_memory};
 use crate::demand::PageBytes;
 use crate::error::{Error, Result};
 use crate::tracker::Copied;
@@ -38,14 +38,6 @@ const ANONYMOUS_PRIVATE: u32 = (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) as u32;
 const NOT_ON_DEMAND: u32 = (libc::MAP_LOCKED | libc::MAP_HUGETLB) as u32;
 /// What of a mapping it does not bring back.
 const DROPPABLE: u32 = libc::MAP_DROPPABLE as u32;
-
-fn map_of(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("pagemap-{pid}.img"))
-}
-
-fn mm_of(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("mm-{pid}.img"))
-}
 
 /// Whose pages, where in their file, and with which flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +227,7 @@ impl PageBytes for Settled {
 }
 
 impl Layout {
-    fn of(copied: &Copied, mappings: &[Vma], entries: &[Entry]) -> io::Result<Self> {
+    fn of(copied: &Copied, mappings: &[Vma], entries: &[MapEntry]) -> io::Result<Self> {
         let mut all = RangeMap::new();
         let parents = copied.parents.iter().flat_map(|(_, extents)| extents);
         let own = copied.extents.iter().map(|it| (1, it));
@@ -339,8 +331,8 @@ mod tests {
         file
     }
 
-    fn entry(page: u64, count: u64, flags: u32) -> Entry {
-        Entry {
+    fn entry(page: u64, count: u64, flags: u32) -> MapEntry {
+        MapEntry {
             address: page * PAGE,
             former_count: 0,
             flags: Some(flags),

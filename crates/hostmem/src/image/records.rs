@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use prost::Message;
 
@@ -27,7 +27,7 @@ pub struct Head {
 
 /// Pages of a page map that follow each other.
 #[derive(Clone, PartialEq, Message)]
-pub struct Entry {
+pub struct MapEntry {
     #[prost(uint64, required, tag = "1")]
     pub address: u64,
     /// Zero; releases before 4.0 had the number here.
@@ -39,7 +39,7 @@ pub struct Entry {
     pub count: Option<u64>,
 }
 
-impl Entry {
+impl MapEntry {
     pub fn range(&self) -> Range<u64> {
         let count = self.count.unwrap_or(self.former_count.into());
         self.address..self.address + count * PAGE
@@ -85,24 +85,34 @@ pub struct Vma {
     pub advice: Option<u64>,
 }
 
+/// The page map of the process that CRIU knows as `pid`.
+pub fn map_of(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("pagemap-{pid}.img"))
+}
+
+/// The file with its mappings.
+pub fn mm_of(dir: &Path, pid: u32) -> PathBuf {
+    dir.join(format!("mm-{pid}.img"))
+}
+
 pub fn read_memory(path: &Path) -> io::Result<Mm> {
     let records = read(path, MM)?;
     let record = records.first().ok_or(io::ErrorKind::UnexpectedEof)?;
     Mm::decode(&record[..]).map_err(io::Error::other)
 }
 
-pub fn read_map(path: &Path) -> io::Result<(Head, Vec<Entry>)> {
+pub fn read_map(path: &Path) -> io::Result<(Head, Vec<MapEntry>)> {
     let records = read(path, PAGEMAP)?;
     let (head, entries) = records.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
     let head = Head::decode(&head[..]).map_err(io::Error::other)?;
-    let entries = entries.iter().map(|it| Entry::decode(&it[..]));
+    let entries = entries.iter().map(|it| MapEntry::decode(&it[..]));
     let entries = entries.collect::<Result<_, _>>();
     Ok((head, entries.map_err(io::Error::other)?))
 }
 
 /// A page map of pages in file `number`, with their flags, in the order in which they are there.
 pub fn encode_map(number: u32, pages: &[(Range<u64>, u32)]) -> Vec<u8> {
-    let entries = pages.iter().map(|(range, flags)| Entry {
+    let entries = pages.iter().map(|(range, flags)| MapEntry {
         address: range.start,
         former_count: 0,
         flags: Some(*flags),

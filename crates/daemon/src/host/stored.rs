@@ -74,7 +74,7 @@ pub(crate) fn store(draft: &Draft, settled: &[Settled]) -> Result<Totals> {
         ..WriteOptions::default()
     };
     let writer = store.begin_with(options).map_err(|e| from_store(&e))?;
-    let (mut table, known) = (ChunkTableWriter::new(), Mutex::default());
+    let (mut table, mut bytes, known) = (ChunkTableWriter::new(), 0, Mutex::default());
     for file in &files {
         let path = path_of(&host, file.number);
         let put = match settled.iter().find(|it| it.number == file.number) {
@@ -82,6 +82,7 @@ pub(crate) fn store(draft: &Draft, settled: &[Settled]) -> Result<Totals> {
             None => put_file(&path, file, &writer, scarce),
         };
         for (offset, length, id) in put? {
+            bytes += u64::from(length);
             table
                 .push(buffer_of(file), offset, length, id)
                 .map_err(|e| from_store(&e))?;
@@ -93,7 +94,8 @@ pub(crate) fn store(draft: &Draft, settled: &[Settled]) -> Result<Totals> {
     let totals = writer.finish().map_err(|e| from_store(&e))?;
     let to = draft.path().join(HOST_CHUNKS);
     table.write(&to).map_err(|e| from_store(&e))?;
-    Ok(totals)
+    // What processes have in common was put once, and is of each of them.
+    Ok(Totals { bytes, ..totals })
 }
 
 /// Where parts of a file are in it, their lengths and names.

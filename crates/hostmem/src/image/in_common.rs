@@ -94,7 +94,7 @@ impl<C: Copy + Ord> InCommon<C> {
         }))
     }
 
-    /// Puts the page maps, and what [`at_once`] reads, into `dir`, in place of what has their names there.
+    /// Puts the page maps, and what the server of pages on demand reads, into `dir`, in place of what has their names there.
     ///
     /// # Errors
     /// They cannot be written.

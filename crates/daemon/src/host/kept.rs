@@ -12,7 +12,7 @@ use fermata_store::Store;
 use fermata_store::image::{ChunkTable, Image, Manifest};
 use parking_lot::Mutex;
 
-use super::stored::PagesForCriu;
+use super::for_criu::PagesForCriu;
 use crate::failure::Result;
 use crate::images::known::USED_FOR;
 

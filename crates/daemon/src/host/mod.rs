@@ -17,6 +17,7 @@
 
 mod chunks;
 mod exact;
+pub mod for_criu;
 mod helper;
 pub mod kept;
 mod late;

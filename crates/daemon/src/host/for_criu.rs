@@ -28,6 +28,7 @@ const WORTH: u64 = if cfg!(debug_assertions) {
 const PART: u64 = 16;
 /// At most this part of what a folder has room for is filled with it.
 const SHARE: u64 = 2;
+
 /// Files with pages for CRIU; removed when this is dropped.
 pub(crate) enum PagesForCriu {
     /// All pages, in a folder like that of an image: they may be large.

@@ -54,6 +54,8 @@ pub const RESTORE_LOG: &str = "restore.log";
 /// CRIU's logs have warnings and errors (`LOG_WARN`). With more, CRIU writes several lines for each mapping while the program stands still, and in a
 /// restore one for each page that processes have in common.
 const WARNINGS: i32 = 2;
+/// Everything (`LOG_DEBUG`).
+const ALL: i32 = 4;
 /// How long a restore may take, and the bytes of memory that it reads in each second beyond.
 const WORK_TIME: Duration = Duration::from_secs(600);
 const LEAST_RATE: u64 = 4 << 20;
@@ -79,6 +81,8 @@ pub struct Way {
     pub connected: bool,
     /// It was of the session of a shell that is not in the image.
     pub shell_job: bool,
+    /// Whether CRIU compares pages one by one: then its log has warnings and errors only.
+    pub terse: bool,
 }
 
 /// The CRIU of this installation.
@@ -215,6 +219,7 @@ impl Criu {
             tcp_close: Some(!how.connected),
             shell_job: how.shell_job.then_some(true),
             log_file: Some(RESTORE_LOG.into()),
+            log_level: Some(if how.terse { WARNINGS } else { ALL }),
             ..options(dir)
         };
         let request = CriuReq {

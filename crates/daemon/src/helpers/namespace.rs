@@ -281,12 +281,13 @@ fn bring_up<P>(
         let key = format!("pipe:[{pipe}]").into_bytes();
         inherit.push(InheritFd { key, fd });
     }
+    let files = made()?;
     let how = Way {
         lazy: image.lazy,
         connected: image.connected,
         shell_job: image.shell_job,
+        terse: fermata_hostmem::reads_in_common(&image.work),
     };
-    let files = made()?;
     let restored = Criu::restore(socket, &image.work, how, inherit);
     drop(files);
     if restored.is_err()

@@ -27,6 +27,8 @@ use super::records::{
 use crate::ranges;
 
 const MAGIC: &ranges::Magic = b"FERMONCE";
+/// What begins the names of files with what need not be brought on demand.
+const AT_ONCE: &str = "at-once-";
 /// What parent and child must agree in, so that CRIU takes a mapping over (`check_cow_vmas` in its source).
 const ALIKE: u32 = (libc::MAP_GROWSDOWN | libc::MAP_ANONYMOUS) as u32;
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
@@ -121,8 +123,18 @@ pub fn at_once(dir: &Path, pid: u32) -> io::Result<Vec<Range<u64>>> {
     ranges.ok_or_else(|| io::Error::other("it has another format"))
 }
 
+/// Whether CRIU reads what processes have in common, by what is in `dir`: then it compares pages one by one.
+pub fn reads_in_common(dir: &Path) -> bool {
+    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|it| {
+        it.file_name()
+            .as_encoded_bytes()
+            .starts_with(AT_ONCE.as_bytes())
+    })
+}
+
 fn at_once_of(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("at-once-{pid}.img"))
+    dir.join(format!("{AT_ONCE}{pid}.img"))
 }
 
 /// A new file in place of one, or of a link to one.
@@ -476,6 +488,7 @@ mod tests {
         // Each content is there once: a, b is in no two, B, c, d; x, y, Y, zeros, Z; u, v, W.
         assert_eq!(found.bytes, 12 * PAGE);
         assert!(!map_of(work.path(), 4).exists());
+        assert!(reads_in_common(work.path()) && !reads_in_common(dir.path()));
     }
 
     #[test]

@@ -160,10 +160,7 @@ impl Tracker {
     /// As there.
     pub fn pass_after(&mut self, parent: Option<&Self>) -> Result<Passed> {
         let pid = self.pid;
-        self.leave(parent);
-        if let Some(renewed) = &mut self.renewed {
-            renewed.clear();
-        }
+        self.begin_after(parent);
         let parent = parent.filter(|it| it.renewed.is_some());
         // Without it nothing is known to be in common.
         let parent = parent.and_then(|it| Some((it, Pagemap::open(it.pid).ok()?)));
@@ -214,10 +211,7 @@ impl Tracker {
         left_out: &[Range<u64>],
         parent: Option<(&Self, &[Extent])>,
     ) -> Result<Option<Exact>> {
-        self.leave(parent.map(|(it, _)| it));
-        if let Some(renewed) = &mut self.renewed {
-            renewed.clear();
-        }
+        self.begin_after(parent.map(|(it, _)| it));
         let theirs = parent.map_or(&[][..], |(_, exact)| exact);
         let gone = self.inherited.iter().flat_map(|it| lacking(theirs, it));
         self.doubt(gone.collect());
@@ -534,9 +528,9 @@ impl Tracker {
         }
     }
 
-    /// Looks again, in the pass that follows, at what was taken from the copy of `parent` and has been copied there again, or forgotten, since; at
+    /// Begins a pass, which looks again at what was taken from the copy of `parent` and has been copied there again, or forgotten, since; at
     /// all of it if there is no such copy any more.
-    fn leave(&mut self, parent: Option<&Self>) {
+    fn begin_after(&mut self, parent: Option<&Self>) {
         let renewed = parent.and_then(|it| it.renewed.as_ref());
         let left = match renewed {
             Some(renewed) => {
@@ -546,6 +540,9 @@ impl Tracker {
             None => self.inherited.iter().cloned().collect(),
         };
         self.doubt(left);
+        if let Some(renewed) = &mut self.renewed {
+            renewed.clear();
+        }
     }
 
     /// Pages that are not in the copy of another any more have to be looked at.

@@ -121,6 +121,15 @@ impl Scene {
         &self.sandbox
     }
 
+    /// What the daemon has logged.
+    ///
+    /// # Errors
+    /// There is no log.
+    pub fn daemon_log(&self) -> Result<String> {
+        let path = self.sandbox.runtime().join("fermatad.log");
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
     /// What `program` prints when it runs alone to its end.
     ///
     /// # Errors

@@ -121,8 +121,7 @@ fn start(scene: &Scene, arguments: &[&str]) -> Result<()> {
 
 /// How often the daemon's log says this.
 fn said(scene: &Scene, what: &str) -> Result<usize> {
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
-    Ok(log.matches(what).count())
+    Ok(scene.daemon_log()?.matches(what).count())
 }
 
 #[test]

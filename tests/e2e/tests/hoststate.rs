@@ -163,7 +163,7 @@ fn take(scene: &Scene, name: &str, image: &str) -> Result<()> {
 
 /// The daemon's log has nothing of a copy that was given up.
 fn check_copied(scene: &Scene) -> Result<()> {
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let log = scene.daemon_log()?;
     let given_up = ["not copied ahead", "after all"];
     ensure!(!given_up.iter().any(|it| log.contains(it)), "{log}");
     Ok(())
@@ -223,7 +223,7 @@ fn a_process_that_begins_during_a_checkpoint_has_its_parents_memory_from_the_cop
         std::thread::sleep(std::time::Duration::from_millis(41));
     }
     check_copied(&scene)?;
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let log = scene.daemon_log()?;
     let shared = log.matches("is that of their parents").count();
     ensure!(shared > 0, "{log}");
     check_whole(&scene, "rewrite")?;
@@ -251,7 +251,7 @@ fn the_memory_of_a_process_that_comes_before_the_stop_is_copied_ahead() -> Resul
             attempt.join().map_err(|_| anyhow!("a thread has failed"))?
         })?;
         check_copied(&scene)?;
-        let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+        let log = scene.daemon_log()?;
         let copied = "memory of processes that have just begun is copied ahead, too";
         ensure!(log.matches(copied).count() == at + 1, "{log}");
     }
@@ -297,7 +297,7 @@ fn memory_whose_copy_fails_in_the_stop_is_dumped_by_criu_after_all() -> Result<(
         drop(halt);
         attempt.join().map_err(|_| anyhow!("a thread has failed"))?
     })?;
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let log = scene.daemon_log()?;
     ensure!(log.contains("memory is dumped by CRIU after all"), "{log}");
     check_whole(&scene, "rewrite")?;
     check_restored(&scene, "first")?;

@@ -80,7 +80,7 @@ fn a_worker_that_dies_while_it_waits_is_replaced_and_nothing_else_notices() -> R
     ensure!(alive(other.pid)? == other && alive(serving.pid)? == serving);
     let told = scene.fermata().pool()?;
     ensure!(number(&told, "failed")? == 1, "{told}");
-    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let log = scene.daemon_log()?;
     let line = format!("worker {}, which waited for a session, is lost", dead.pid);
     ensure!(log.contains(&line), "{log}");
     let table = scene.fermata().call(&["ps", "--pool"])?;

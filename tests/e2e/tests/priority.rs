@@ -116,11 +116,6 @@ impl Shared {
         self.scene.check_ends_as(name, &straight)
     }
 
-    fn log(&self) -> Result<String> {
-        let path = self.scene.sandbox().runtime().join("fermatad.log");
-        Ok(fs::read_to_string(path)?)
-    }
-
     fn close(self) -> Result<()> {
         self.scene.close()
     }
@@ -147,7 +142,7 @@ fn a_session_of_more_priority_gets_the_memory_and_the_other_comes_back_by_itself
     shared.scene.let_go()?;
     shared.ends_right("high")?;
     shared.ends_right("low")?;
-    let log = shared.log()?;
+    let log = shared.scene.daemon_log()?;
     ensure!(log.contains("`low` has its memory back"), "{log}");
     shared.close()
 }
@@ -179,7 +174,7 @@ fn workers_that_wait_give_way_before_any_session_does() -> Result<()> {
     shared.wait_state("other", "exited")?;
     let told = shared.scene.fermata().log("other")?;
     ensure!(told.contains("cudaErrorMemoryAllocation"), "{told}");
-    let log = shared.log()?;
+    let log = shared.scene.daemon_log()?;
     ensure!(
         log.contains("no workers wait for sessions any more: `other` lacks"),
         "{log}"
@@ -235,7 +230,7 @@ fn the_least_priority_yields_first_and_comes_back_last() -> Result<()> {
     for name in ["higher", "second", "first"] {
         shared.ends_right(name)?;
     }
-    let log = shared.log()?;
+    let log = shared.scene.daemon_log()?;
     let at = |name: &str| log.find(&format!("`{name}` has its memory back"));
     ensure!(
         at("second").is_some() && at("second") < at("first"),
@@ -265,7 +260,7 @@ fn a_session_in_the_middle_of_a_checkpoint_is_left_alone_and_named() -> Result<(
     })?;
     let told = shared.scene.fermata().log("high")?;
     ensure!(told.contains("cudaErrorMemoryAllocation"), "{told}");
-    let log = shared.log()?;
+    let log = shared.scene.daemon_log()?;
     let refused = "no room is made for 4194304 bytes of `high`, which has priority 5";
     let line = log.lines().find(|it| it.contains(refused));
     ensure!(line.is_some_and(|it| it.contains("`low`")), "{log}");

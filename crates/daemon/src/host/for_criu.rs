@@ -212,8 +212,7 @@ fn in_common(host: &Path, table: &ChunkTable, most: u64) -> io::Result<Option<In
         let placed = chunks.map(|it| (it.offset..it.offset + u64::from(it.length), it.id));
         placed.collect()
     };
-    let found = InCommon::of(host, &parents, content)?;
-    let found = found.filter(|it| it.saved >= worth_it());
+    let found = InCommon::of(host, &parents, worth_it(), content)?;
     if let Some(InCommon { bytes, .. }) = found
         && bytes > most
     {

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Exact, Known, Passed, SETTLED, Tracker};
+use fermata_hostmem::{Exact, Extent, Known, Passed, SETTLED, Tracker};
 use fermata_store::HostMemory;
 use parking_lot::Mutex;
 
@@ -495,16 +495,15 @@ impl HostCopy {
     /// Bytes of processes that came later, which are in the copy of another.
     pub fn inherited_bytes(&self) -> u64 {
         let heirs = self.heirs.get().into_iter().flatten();
-        let extents = heirs.flat_map(|it| it.exact.own.iter().chain(&it.exact.parents));
-        extents.map(|it| it.range.end - it.range.start).sum()
+        let extents = heirs.map(|it| bytes_of(&it.exact.own) + bytes_of(&it.exact.parents));
+        extents.sum()
     }
 
     /// Bytes of processes that are in the copy of the one that has forked them.
     pub fn common_bytes(&self) -> u64 {
         let bytes = |it: &Tracked| {
             let copy = it.copy.lock();
-            let parents = copy.exact.iter().flat_map(|it| &it.parents);
-            parents.map(|it| it.range.end - it.range.start).sum::<u64>()
+            copy.exact.as_ref().map_or(0, |it| bytes_of(&it.parents))
         };
         self.processes.iter().map(bytes).sum()
     }
@@ -532,6 +531,11 @@ impl HostCopy {
             heirs: self.heirs.into_inner().unwrap_or_default(),
         }
     }
+}
+
+fn bytes_of(extents: &[Extent]) -> u64 {
+    let bytes = extents.iter().map(|it| it.range.end - it.range.start);
+    bytes.sum()
 }
 
 fn in_no_copy(pid: u32) -> Failure {

@@ -64,7 +64,11 @@ impl Reservoir {
 
 /// Whether the machine, and this process's control groups, have enough memory left for others. What is not known is not used.
 fn memory_is_left() -> bool {
-    HostMemory::now().is_some_and(|it| it.beyond(LEFT) > 0)
+    is_left(HostMemory::now())
+}
+
+fn is_left(memory: Option<HostMemory>) -> bool {
+    memory.is_some_and(|it| it.available >= it.total / LEFT)
 }
 
 #[cfg(test)]
@@ -87,5 +91,13 @@ mod tests {
             2,
             "what went beyond is given back"
         );
+    }
+
+    #[test]
+    fn an_eighth_of_the_memory_is_left_to_others() {
+        let total = 8000 << 10;
+        let memory = |available| Some(HostMemory { total, available });
+        assert!(is_left(memory(1000 << 10)) && !is_left(memory(999 << 10)));
+        assert!(!is_left(None), "what is not known is not used");
     }
 }

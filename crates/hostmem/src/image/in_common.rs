@@ -61,13 +61,14 @@ struct Map {
 
 impl<C: Copy + Ord> InCommon<C> {
     /// What the processes of the dump in `dir` have in common: `parents` has each with its parent, by their numbers in CRIU's files, and `content` says
-    /// what is where in the file with pages of this number, ascending, and not what is zeros. None if that is nothing.
+    /// what is where in the file with pages of this number, ascending, and not what is zeros. None if that would save less than `least` bytes, or nothing.
     ///
     /// # Errors
     /// The dump is not as CRIU writes it, or cannot be read.
     pub fn of(
         dir: &Path,
         parents: &[(u32, u32)],
+        least: u64,
         content: impl Fn(u32) -> Vec<(Range<u64>, C)>,
     ) -> io::Result<Option<Self>> {
         let mut all = Vec::new();
@@ -77,6 +78,9 @@ impl<C: Copy + Ord> InCommon<C> {
             }
         }
         let saved = mark(&mut all);
+        if saved < least {
+            return Ok(None);
+        }
         all.retain(|it| it.pieces.iter().any(|it| it.in_common));
         let Some(number) = all.first().map(|it| it.number) else {
             return Ok(None);
@@ -242,7 +246,7 @@ impl<C: Copy + Ord> Process<C> {
         let mut at = 0;
         for piece in self.read_at_once() {
             let range = piece.range.clone();
-            let place = places.get(&Key::of(piece)).copied().unwrap_or(at);
+            let place = places[&Key::of(piece)];
             if place > at {
                 runs.push((0..place - at, IN_FILE | ON_DEMAND));
             }
@@ -366,30 +370,20 @@ fn places<C: Copy + Ord>(all: &[Process<C>]) -> (BTreeMap<Key<C>, u64>, u64) {
 mod tests {
     use prost::Message as _;
 
-    use super::super::records::{MM, Vma, encode};
+    use super::super::records::{MM, Vma, encode, vma};
     use super::*;
     use crate::PAGE;
 
     /// Pages that follow each other, whether CRIU reads them, and their content, of which `.` are zeros.
     type Pages = (u64, bool, &'static str);
 
-    fn vma(start: u64, end: u64, file: u64, flags: i32) -> Vma {
-        Vma {
-            start: start * PAGE,
-            end: end * PAGE,
-            file,
-            flags: flags as u32,
-            advice: None,
-        }
-    }
-
     /// Three mappings: pages 10 to 20, 30 to 40 of a file, and 50 to 60.
     fn mappings() -> Vec<Vma> {
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         vec![
-            vma(10, 20, 0, anonymous),
-            vma(30, 40, 5, libc::MAP_PRIVATE),
-            vma(50, 60, 0, anonymous),
+            vma(10..20, 0, anonymous),
+            vma(30..40, 5, libc::MAP_PRIVATE),
+            vma(50..60, 0, anonymous),
         ]
     }
 
@@ -415,7 +409,7 @@ mod tests {
 
     fn all_of(dir: &Path, parents: &[(u32, u32)], all: &[&[Pages]]) -> Option<InCommon<char>> {
         let of = |number: u32| content(all[number as usize - 101]);
-        InCommon::of(dir, parents, of).expect("read")
+        InCommon::of(dir, parents, 0, of).expect("read")
     }
 
     /// What CRIU reads of a process by the page map in `dir`: address and content of each page.
@@ -496,14 +490,14 @@ mod tests {
         let pages: &[Pages] = &[(11, false, "abc")];
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let cases = [
-            (9, vma(10, 20, 0, anonymous), 3),
-            (8, vma(10, 20, 0, anonymous), 0),
-            (9, vma(10, 21, 0, anonymous), 0),
-            (9, vma(9, 20, 0, anonymous), 0),
-            (9, vma(10, 20, 0, anonymous | libc::MAP_GROWSDOWN), 0),
-            (9, vma(10, 20, 0, anonymous | libc::MAP_HUGETLB), 0),
-            (9, vma(10, 20, 0, libc::MAP_SHARED | libc::MAP_ANONYMOUS), 0),
-            (9, vma(10, 20, 3, libc::MAP_PRIVATE), 0),
+            (9, vma(10..20, 0, anonymous), 3),
+            (8, vma(10..20, 0, anonymous), 0),
+            (9, vma(10..21, 0, anonymous), 0),
+            (9, vma(9..20, 0, anonymous), 0),
+            (9, vma(10..20, 0, anonymous | libc::MAP_GROWSDOWN), 0),
+            (9, vma(10..20, 0, anonymous | libc::MAP_HUGETLB), 0),
+            (9, vma(10..20, 0, libc::MAP_SHARED | libc::MAP_ANONYMOUS), 0),
+            (9, vma(10..20, 3, libc::MAP_PRIVATE), 0),
         ];
         for (program, mapping, count) in cases {
             let dir = tempfile::tempdir().expect("a folder");
@@ -522,10 +516,15 @@ mod tests {
             process(dir.path(), pid, 9, mappings(), pages);
         }
         let of = |content: Vec<(Range<u64>, char)>| {
-            let found = InCommon::of(dir.path(), &[(1, 0), (2, 1)], |_| content.clone());
+            let found = InCommon::of(dir.path(), &[(1, 0), (2, 1)], 0, |_| content.clone());
             found.map(|it| it.map_or(0, |it| it.saved))
         };
         assert_eq!(of(content(pages)).expect("as it is"), 3 * PAGE);
+        let worth = |least| {
+            let parents = [(1, 0), (2, 1)];
+            InCommon::of(dir.path(), &parents, least, |_| content(pages)).expect("as it is")
+        };
+        assert!(worth(3 * PAGE).is_some() && worth(3 * PAGE + 1).is_none());
         // Pages of two entries are no one's content.
         assert!(of(vec![(PAGE..3 * PAGE, 'x')]).is_err());
         assert!(of(vec![(0..2 * PAGE, 'x'), (PAGE..2 * PAGE, 'y')]).is_err());

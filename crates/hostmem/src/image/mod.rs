@@ -313,7 +313,7 @@ impl Layout {
 mod tests {
     use prost::Message as _;
 
-    use super::records::{Head, MM, Mm, PAGEMAP, encode};
+    use super::records::{Head, MM, Mm, PAGEMAP, encode, vma};
     use super::*;
     use crate::PAGE;
     use crate::extents::Extent;
@@ -342,13 +342,7 @@ mod tests {
 
     /// CRIU's image of one process with pages A to D, and mappings of 16 pages, one of them locked, one of a file.
     fn image(dir: &Path) {
-        let vma = |start: u64, flags: i32| Vma {
-            start: start * PAGE,
-            end: (start + 16) * PAGE,
-            file: 0,
-            flags: flags as u32,
-            advice: None,
-        };
+        let vma = |start: u64, flags: i32| vma(start..start + 16, 0, flags);
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mappings = vec![
             vma(16, anonymous),
@@ -457,13 +451,7 @@ mod tests {
 
     #[test]
     fn pages_that_the_kernel_may_drop_are_in_no_image() {
-        let mapping = |start: u64, flags: i32| Vma {
-            start: start * PAGE,
-            end: (start + 4) * PAGE,
-            file: 0,
-            flags: flags as u32,
-            advice: None,
-        };
+        let mapping = |start: u64, flags: i32| vma(start..start + 4, 0, flags);
         let anonymous = libc::MAP_ANONYMOUS;
         let mappings = [
             mapping(16, anonymous | libc::MAP_PRIVATE),

@@ -150,3 +150,15 @@ fn read(path: &Path, magic: u32) -> io::Result<Vec<Vec<u8>>> {
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
+
+/// A mapping of these pages, for tests.
+#[cfg(test)]
+pub fn vma(pages: Range<u64>, file: u64, flags: i32) -> Vma {
+    Vma {
+        start: pages.start * PAGE,
+        end: pages.end * PAGE,
+        file,
+        flags: flags as u32,
+        advice: None,
+    }
+}

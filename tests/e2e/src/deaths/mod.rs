@@ -124,11 +124,8 @@ pub fn perform(
             Death::Bringing(death) => death.happen(&on),
         };
         let happened = happened.with_context(|| {
-            let log = on.scene.sandbox().runtime().join("fermatad.log");
-            format!(
-                "the daemons' log: {}",
-                fs::read_to_string(log).unwrap_or_default()
-            )
+            let log = on.scene.daemon_log().unwrap_or_default();
+            format!("the daemons' log: {log}")
         });
         tell(death, happened.as_ref().err());
         match happened {

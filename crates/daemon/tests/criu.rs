@@ -227,6 +227,7 @@ fn image<'a>(files: &'a Path, dir: &Path, n: u32, root: u32, log: &Path) -> Host
         old_log: None,
         lazy: false,
         memory: None,
+        share: 1.0,
         own_network: false,
         shell_job: false,
         connected: true,

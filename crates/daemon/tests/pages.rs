@@ -43,6 +43,7 @@ struct Scene {
     criu: Criu,
     root: u32,
     restored: u32,
+    share: f64,
 }
 
 impl Scene {
@@ -64,6 +65,7 @@ impl Scene {
             dir,
             criu,
             restored: 0,
+            share: 1.0,
         }
     }
 
@@ -83,6 +85,7 @@ impl Scene {
             old_log: Some(self.path("log")),
             lazy: true,
             memory: None,
+            share: self.share,
             own_network: false,
             shell_job: false,
             connected: true,
@@ -159,6 +162,33 @@ fn memory_of_mappings_that_the_program_splits_after_a_restore_comes() {
     assert_eq!(restored.wait().expect("waited"), 0);
     let text = fs::read_to_string(log).expect("read");
     assert_eq!(text, "ready\nwrong 0\n");
+}
+
+#[test]
+fn memory_that_shares_its_disk_comes_when_it_is_used_and_when_nobody_else_needs_the_disk() {
+    let mut scene = Scene {
+        share: 0.0,
+        ..Scene::new()
+    };
+    // Somebody else needs the disk until the end; the program uses all of its memory.
+    fs::write(scene.path("split"), "").expect("written");
+    fs::write(scene.path("go"), "").expect("written");
+    let (mut restored, log) = scene.restore();
+    restored.keep().expect("it lives");
+    assert_eq!(restored.wait().expect("waited"), 0);
+    assert_eq!(fs::read_to_string(log).expect("read"), "ready\nwrong 0\n");
+
+    fs::remove_file(scene.path("go")).expect("removed");
+    let (mut restored, log) = scene.restore();
+    restored.keep().expect("it lives");
+    let root = restored.root.pid;
+    let (mut outer, pages) = restored.split();
+    pages.hurry();
+    assert!(pages.wait(LIMIT));
+    assert!(!is_watched(root));
+    fs::write(scene.path("go"), "").expect("written");
+    outer.wait().expect("waited");
+    assert_eq!(fs::read_to_string(log).expect("read"), "ready\nwrong 0\n");
 }
 
 #[test]

@@ -247,7 +247,10 @@ fn wait_for_pages(session: &Session) -> Result<()> {
     };
     let work = namespace::work_folder(&session.dir);
     let there = match (known, init) {
-        (Some(known), _) => known.wait(PAGES_TIME),
+        (Some(known), _) => {
+            known.hurry();
+            known.wait(PAGES_TIME)
+        }
         (None, Some(init)) => pages::are_there(&work, init, PAGES_TIME),
         (None, None) => true,
     };

@@ -43,8 +43,8 @@ use crate::sys::{self, Extra};
 const SOCKET: i32 = 3;
 /// Descriptor of the pipe to the daemon in `__outer`.
 const REPORT: i32 = 4;
-/// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, the end
-/// when the daemon has died before.
+/// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, and the end when nothing else
+/// of the program comes from its image, or the daemon has died. Without that byte before it the program ends.
 const LIFELINE: i32 = 5;
 /// Descriptor in `__init` of its socket to `__outer`, for what brings pages.
 const HOLD: i32 = 4;
@@ -99,7 +99,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
         None,
     )?;
     // CRIU connects at once.
-    let listen = || pages::listen(&job.dir, job.memory.as_ref(), ours);
+    let listen = || pages::listen(&job.dir, job.memory.as_ref(), job.share, ours);
     let mut pages = match job.lazy.then(listen).transpose() {
         Ok(pages) => pages,
         Err(reason) => {
@@ -145,10 +145,10 @@ fn outlive(
     job: &Job,
 ) -> io::Result<ExitStatus> {
     let process = pidfd_open(Pid::from_child(init), PidfdFlags::empty())?;
-    let mut kept = false;
+    let (mut kept, mut over) = (false, false);
     loop {
         let all = [process.as_fd(), lifeline.as_fd()];
-        let watched = if kept { &all[..1] } else { &all[..] };
+        let watched = if over { &all[..1] } else { &all[..] };
         let turn = match &mut pages {
             Some(server) => pages::turn(server, watched),
             None => wait(watched).map_err(|error| error.to_string()),
@@ -168,7 +168,11 @@ fn outlive(
             }
             Ok(Turn::Ready(0)) => break,
             Ok(Turn::Ready(_)) => {
-                kept = lifeline.read_exact(&mut [0]).is_ok();
+                over = lifeline.read_exact(&mut [0]).is_err();
+                kept |= !over;
+                if over && let Some(server) = &mut pages {
+                    server.take_disk();
+                }
                 if kept {
                     continue;
                 }

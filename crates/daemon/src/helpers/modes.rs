@@ -38,6 +38,8 @@ pub struct Job {
     pub lazy: bool,
     /// Where these are, if not in files in `dir`.
     pub memory: Option<Memory>,
+    /// The part of a disk's time that they may take until the lifeline ends.
+    pub share: f64,
     /// Whether the program gets a network of its own.
     pub own_network: bool,
     /// Whether process 1 leads a session, which becomes the program's.

@@ -52,6 +52,8 @@ pub struct HostImage<'a> {
     pub lazy: bool,
     /// Where these are, if not in `files`.
     pub memory: Option<Memory>,
+    /// The part of a disk's time that they may take while device data comes from there, too.
+    pub share: f64,
     /// Whether the program gets a network of its own.
     pub own_network: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
@@ -114,6 +116,7 @@ impl Namespace {
             dir: image.work.clone(),
             lazy: image.lazy,
             memory: image.memory.clone(),
+            share: image.share,
             own_network: image.own_network,
             shell_job: image.shell_job,
             root: image.root,
@@ -150,15 +153,17 @@ impl Namespace {
         }
     }
 
-    /// Lets the program live on without this process, which has noted down where it is.
+    /// Lets the program live on without this process, which has noted down where it is. Its memory comes with [`HostImage::share`] until
+    /// [`Pages::hurry`].
     ///
     /// # Errors
     /// Its namespace has ended.
     pub fn keep(&mut self) -> io::Result<()> {
-        match self.lifeline.take() {
-            Some(mut lifeline) => lifeline.write_all(&[1]),
-            None => Ok(()),
+        if let Some(mut lifeline) = self.lifeline.take() {
+            lifeline.write_all(&[1])?;
+            self.pages.share_disk(lifeline);
         }
+        Ok(())
     }
 
     /// Waits until the program has ended, and gives its status.

@@ -7,17 +7,19 @@
 //! ```
 //! The socket's name is in the session's folder as long as pages are missing, so that the next daemon knows, too.
 
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::wait;
+use fermata_hostmem::MappedFiles;
 use fermata_hostmem::demand::{self, Folder, Learnt, PageFiles, Server, Turn};
 use fermata_store::image::{HOST, Image, read_profile, write_profile};
 use parking_lot::{Condvar, Mutex};
+use tracing::info;
 
 use super::chunks::Chunks;
 use crate::failure::chain;
@@ -33,8 +35,13 @@ const LONGEST_PROFILE: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Listens for the CRIU that will work in `dir`, where its files are, for pages that are in `memory` or, without one, in these files;
-/// `holder` leads to [`hold`]. This process must be able to change its working folder: the name of a socket must be short.
-pub fn listen(dir: &Path, memory: Option<&Memory>, holder: OwnedFd) -> io::Result<Server> {
+/// `holder` leads to [`hold`], and `share` is how much of a disk's time they may take. This process must be able to change its working folder: the name of a socket must be short.
+pub fn listen(
+    dir: &Path,
+    memory: Option<&Memory>,
+    share: f64,
+    holder: OwnedFd,
+) -> io::Result<Server> {
     let host = memory.map(|it| it.image.join(HOST));
     let files: Box<dyn PageFiles> = match memory {
         Some(memory) => Box::new(Chunks::of(memory)),
@@ -46,7 +53,7 @@ pub fn listen(dir: &Path, memory: Option<&Memory>, holder: OwnedFd) -> io::Resul
     let server = Server::listen(dump, dir, files, Path::new(SOCKET), holder);
     std::env::set_current_dir("/")?;
     let learnt = host.map(|it| learnt_in(&it));
-    Ok(server?.knowing(learnt.unwrap_or_default()))
+    Ok(server?.knowing(learnt.unwrap_or_default()).sharing(share))
 }
 
 /// [`Server::turn`]; after a failure the program must be ended before the server is dropped.
@@ -93,6 +100,34 @@ pub fn hand_on(dir: &Path, host: &Path) {
     }
 }
 
+/// Notes in `host` what these processes use of the files that they have mapped.
+pub fn note_files(processes: &[u32], host: &Path) {
+    let mut files = MappedFiles::default();
+    for pid in processes {
+        // It is advice, and the process may have ended.
+        let _ = files.add(*pid);
+    }
+    let _ = files.write(host);
+}
+
+/// Begins to bring what the processes of an image use of files into the page cache, beside whatever else is done.
+pub fn bring_files(host: &Path) {
+    let files = MappedFiles::read(host);
+    let work = move || {
+        let begun = Instant::now();
+        let bytes = files.bring();
+        info!(
+            bytes,
+            seconds = begun.elapsed().as_secs_f64(),
+            "files are there"
+        );
+    };
+    // It is advice.
+    let _ = std::thread::Builder::new()
+        .name("files-ahead".into())
+        .spawn(work);
+}
+
 /// Holds in process 1 what [`turn`] needs, in a thread. When the process at the other end of `socket` dies too early, it
 /// ends the namespace, and this process with `status`.
 pub fn hold(socket: OwnedFd, status: i32) -> io::Result<()> {
@@ -108,7 +143,15 @@ pub fn hold(socket: OwnedFd, status: i32) -> io::Result<()> {
 
 /// Whether pages of a program are missing, as the daemon knows it that has restored it.
 #[derive(Debug, Clone)]
-pub struct Pages(Arc<(Mutex<Stand>, Condvar)>);
+pub struct Pages(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    stand: Mutex<Stand>,
+    changed: Condvar,
+    /// As long as this is open, the pages that nobody waits for take a part of a disk's time only.
+    lifeline: Mutex<Option<PipeWriter>>,
+}
 
 #[derive(Debug)]
 enum Stand {
@@ -124,7 +167,21 @@ impl Pages {
             true => Stand::Missing,
             false => Stand::Over,
         };
-        Self(Arc::new((Mutex::new(stand), Condvar::new())))
+        Self(Arc::new(Shared {
+            stand: Mutex::new(stand),
+            changed: Condvar::new(),
+            lifeline: Mutex::new(None),
+        }))
+    }
+
+    /// The lifeline of what brings them: others need the disk until [`Self::hurry`].
+    pub fn share_disk(&self, lifeline: PipeWriter) {
+        *self.0.lifeline.lock() = Some(lifeline);
+    }
+
+    /// Has all pages brought as fast as they can be: nobody else needs the disk, or somebody waits for all of them.
+    pub fn hurry(&self) {
+        *self.0.lifeline.lock() = None;
     }
 
     /// None is missing any more, or the program has ended.
@@ -138,20 +195,20 @@ impl Pages {
     }
 
     fn set(&self, stand: Stand) {
-        let mut current = self.0.0.lock();
+        let mut current = self.0.stand.lock();
         if matches!(*current, Stand::Missing) {
             *current = stand;
-            self.0.1.notify_all();
+            self.0.changed.notify_all();
         }
     }
 
     /// Waits until no page is missing in the program's memory; false at the deadline.
     pub fn wait(&self, limit: Duration) -> bool {
-        let mut stand = self.0.0.lock();
+        let mut stand = self.0.stand.lock();
         let missing = |stand: &mut Stand| matches!(stand, Stand::Missing);
         !self
             .0
-            .1
+            .changed
             .wait_while_for(&mut stand, missing, limit)
             .timed_out()
     }
@@ -159,7 +216,7 @@ impl Pages {
     /// Why they could not be brought, if that is known within `limit`.
     pub fn failure(&self, limit: Duration) -> Option<String> {
         self.wait(limit);
-        match &*self.0.0.lock() {
+        match &*self.0.stand.lock() {
             Stand::Failed(reason) => Some(reason.clone()),
             _ => None,
         }

@@ -40,6 +40,7 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
         part.map(|it| it.worker.driver.clone())
     };
     let Some(driver) = first else {
+        hurry(session);
         used(source);
         return;
     };
@@ -47,6 +48,7 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let work = move || {
         let watched = watch(&followed);
+        hurry(&followed);
         let refill = || source.refill(&driver);
         refill();
         match watched {
@@ -70,6 +72,14 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     if spawned.is_err() {
         // Without a watch the worker goes on; the session is only reported as still loading for ever.
         session.lock().note = Some("its restore is not looked after: no thread".into());
+        hurry(session);
+    }
+}
+
+/// No device data comes from the disk any more: host memory has it for itself.
+fn hurry(session: &Session) {
+    if let Some(pages) = &session.lock().pages {
+        pages.hurry();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{CHUNKS, ChunkTable, HOST_CHUNKS, Held, Image, STATE, check_name};
-use fermata_store::{Owners, Store, moments};
+use fermata_store::{Owners, Store, is_memory, moments};
 use parking_lot::Mutex;
 use tracing::warn;
 
@@ -220,9 +220,7 @@ impl Source {
         let files = Placed::again(&self.image.host()).map_err(no_file)?;
         let (served, settled) = std::thread::scope(|scope| {
             let host = beside(scope, "host", || {
-                phases.time("host", || {
-                    self.host(session, files.nameless(), how.lazy, phases)
-                })
+                phases.time("host", || self.host(session, files.nameless(), how, phases))
             });
             let sound = beside(scope, "sound", || {
                 phases.time("verify", || {
@@ -504,11 +502,24 @@ impl Source {
         }
     }
 
+    /// How much of a disk's time the memory of processes may take while device data comes from there, too, and the program runs: as much as
+    /// it is of all.
+    fn share(&self, pace: Pace) -> f64 {
+        let totals = &self.image.manifest().totals;
+        let comes = matches!(pace, Pace::Behind(_)) && self.driver.is_some();
+        let beside = match comes && !is_memory(&self.store) {
+            true => totals.device_bytes,
+            false => 0,
+        };
+        let own = totals.memory_bytes.max(1);
+        own as f64 / (own + beside) as f64
+    }
+
     fn host(
         &self,
         session: &Session,
         nameless: &[Temporary],
-        lazy: bool,
+        how: How,
         phases: &Phases,
     ) -> Result<Namespace> {
         let criu = self.daemon.criu()?;
@@ -520,7 +531,7 @@ impl Source {
         }
         session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
         let work = namespace::work_folder(&session.dir);
-        let on_demand = lazy && self.image.memory_in_store();
+        let on_demand = how.lazy && self.image.memory_in_store();
         let image = HostImage {
             files: &self.image.host(),
             work: work.clone(),
@@ -530,8 +541,9 @@ impl Source {
             old_log: Some(self.record.log.clone()).filter(|it| it.is_absolute()),
             replaced: self.replaced.clone(),
             nameless: nameless.to_vec(),
-            lazy,
+            lazy: how.lazy,
             memory: on_demand.then(|| self.memory()),
+            share: self.share(how.pace),
             own_network: self.own_network,
             connected: self.record.connections.is_some(),
             shell_job: self.foreign.is_some(),
@@ -545,7 +557,7 @@ impl Source {
         {
             lingering::forget(&addresses);
         }
-        let pages = || phases.time("pages", || self.pages(lazy, &work));
+        let pages = || phases.time("pages", || self.pages(how.lazy, &work));
         let mut namespace = Namespace::restore(&criu, &image, pages).map_err(|failure| {
             // The session's folder is removed; CRIU's log is kept.
             let said = image.work.join(RESTORE_LOG);

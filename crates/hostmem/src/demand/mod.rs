@@ -9,6 +9,8 @@
 //!                                            read before there was a place for it (`process_pages`), then pages in the order of addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
 //! ```
+//! Pages that nobody waits for take a part of a disk's time only (`share`), as long as others bring the program's data from there.
+//!
 //! This takes the place of `criu lazy-pages`, with the same socket. That one waits for ever for pages of a mapping that the
 //! program has split since, forgets page faults that come while the program moves memory, gives up the surveillance of
 //! discarded memory, which splits mappings, and ends at an error, whereupon the kernel shows zeros to the program.
@@ -29,6 +31,7 @@ mod missing;
 mod process;
 mod process_pages;
 mod server;
+mod share;
 mod sys;
 
 pub use content::{Folder, PageBytes, PageFiles};

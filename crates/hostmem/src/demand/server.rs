@@ -21,6 +21,7 @@ use super::content::PageFiles;
 use super::learnt::Learnt;
 use super::process::{BUFFER, Outcome, Process};
 use super::process_pages::ProcessPages;
+use super::share::Share;
 use crate::error::{Error, Result};
 use crate::image::at_once;
 use crate::working_set;
@@ -72,6 +73,8 @@ pub struct Server {
     /// The process whose turn it is to be filled, and whether it could not be.
     turn: usize,
     refused: bool,
+    /// Of the time, for pages that nobody waits for and that do not come first.
+    share: Share,
     buffer: Vec<u8>,
 }
 
@@ -122,6 +125,7 @@ impl Server {
             processes: Vec::new(),
             turn: 0,
             refused: false,
+            share: Share::default(),
             buffer: vec![0; BUFFER],
         })
     }
@@ -131,6 +135,19 @@ impl Server {
     pub fn knowing(mut self, learnt: Learnt) -> Self {
         self.learnt = learnt;
         self
+    }
+
+    /// The same for pages on a disk from which others bring data that the program needs, too: pages that nobody waits for, and that do not
+    /// come first, take this part of the time, until [`Self::take_disk`].
+    #[must_use]
+    pub fn sharing(mut self, part: f64) -> Self {
+        self.share = Share::of(part);
+        self
+    }
+
+    /// Nobody else needs the disk any more.
+    pub fn take_disk(&mut self) {
+        self.share = Share::default();
     }
 
     /// For the time until CRIU connects: makes ready what the pages' content comes from. What processes need first is read then, by
@@ -217,9 +234,8 @@ impl Server {
             // What is wrong is told when it is brought.
             self.ahead += read.unwrap_or(MOST_AHEAD);
         }
-        let has_first = |it: &Process| it.has_first();
         self.refused = false;
-        if self.processes.iter().any(has_first) {
+        if self.has_first() {
             self.turn = (self.turn + 1) % self.processes.len();
             let begun = self.processes[self.turn].begin(&mut self.buffer)?;
             self.refused = begun == Outcome::Later;
@@ -248,13 +264,31 @@ impl Server {
             }
             return Ok(());
         }
+        if self.rest().is_some() {
+            return Ok(());
+        }
         self.turn = (self.turn + 1) % self.processes.len();
         let faults_come = self.processes.iter().any(Process::has_faults);
+        let (first, begun) = (self.has_first(), Instant::now());
         let filled = self.processes[self.turn].fill(faults_come, &mut self.buffer)?;
+        if !first {
+            self.share.worked(begun.elapsed());
+        }
         self.refused = filled == Outcome::Later;
         let gone = Some(self.turn).filter(|_| filled == Outcome::Gone);
         self.remove(gone.into_iter().collect());
         Ok(())
+    }
+
+    /// Whether something is to come before all that nobody waits for.
+    fn has_first(&self) -> bool {
+        self.processes.iter().any(Process::has_first)
+    }
+
+    /// How long nothing is brought that nobody waits for, if so.
+    fn rest(&self) -> Option<Duration> {
+        let rest = self.share.rest().filter(|_| self.restored.is_some());
+        rest.filter(|_| !self.has_first())
     }
 
     /// Waits until there is something to do.
@@ -304,9 +338,14 @@ impl Server {
         if self.refused && !reads {
             return Some(wait(soon));
         }
+        if let Some(rest) = self.rest()
+            && !self.asked
+        {
+            return Some(wait(rest.subsec_nanos().into()));
+        }
         let works = match self.restored {
             Some(_) => !self.asked,
-            None => reads || self.processes.iter().any(Process::has_first),
+            None => reads || self.has_first(),
         };
         works.then_some(wait(0))
     }

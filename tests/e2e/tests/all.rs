@@ -28,6 +28,7 @@ mod instrumented;
 mod io_uring;
 mod itself;
 mod late;
+mod mapped;
 mod memory;
 mod memory_once;
 mod mpi;

@@ -110,17 +110,14 @@ pub fn note_files(processes: &[u32], host: &Path) {
     let _ = files.write(host);
 }
 
-/// Begins to bring what the processes of an image use of files into the page cache, beside whatever else is done.
+/// Begins to bring what the processes of the image in `host` use of files into the page cache, beside whatever else is done.
 pub fn bring_files(host: &Path) {
-    let files = MappedFiles::read(host);
+    let host = host.to_owned();
     let work = move || {
         let begun = Instant::now();
-        let bytes = files.bring();
-        info!(
-            bytes,
-            seconds = begun.elapsed().as_secs_f64(),
-            "files are there"
-        );
+        let bytes = MappedFiles::read(&host).bring();
+        let seconds = begun.elapsed().as_secs_f64();
+        info!(bytes, seconds, "files are there");
     };
     // It is advice.
     let _ = std::thread::Builder::new()

@@ -107,14 +107,14 @@ class Run:
         back = document(self.daemon.fermata("restore", "image", "--detach", "--name", self.name(), "--json", limit=LIMIT))
         command = time.time() - asked
         wait_for(lambda: steps(self.log(), asked), "a step after the restore", LIMIT)
-        first, waits = steps(self.log(), asked)[0] - asked, self.daemon.disk_waits(self.name())
+        first = steps(self.log(), asked)[0] - asked
         arrival = self.daemon.arrived(self.name(), LIMIT)
         wait_for(lambda: len(self.daemon.page_faults()) >= self.count, "host memory", LIMIT)
         then = [round(it - asked, 4) for it in steps(self.log(), asked)[:STEPS_BACK]]
         return {
             "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "data_s": arrival["seconds"],
             "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},
-            "host_memory": self.daemon.page_faults()[-1], "files": self.daemon.files_brought()[-1:], "disk_waits": waits,
+            "host_memory": self.daemon.page_faults()[-1],
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
         }
 

@@ -103,23 +103,10 @@ class Daemon:
 
     def page_faults(self):
         """Seconds until host memory was there and page faults that waited for it, of each restore on demand so far."""
-        return self.noted("host memory is there", "seconds", "faults")
-
-    def noted(self, what, *names):
-        """The numbers with these names in each of the daemon's lines that says so."""
         log = (self.work / "run" / "fermatad.log").read_text(errors="replace")
-        told = [line for line in log.splitlines() if what in line]
-        numbers = lambda line: {it: float(re.search(rf"\b{it}=([\d.e-]+)", line).group(1)) for it in names}
+        told = [line for line in log.splitlines() if "host memory is there" in line]
+        numbers = lambda line: {it: float(re.search(rf"\b{it}=([\d.e-]+)", line).group(1)) for it in ("seconds", "faults")}
         return [numbers(line) for line in told]
-
-    def files_brought(self):
-        """Seconds until what restored programs use of files was in the page cache, and how much that is, of each restore so far."""
-        return self.noted("files are there", "seconds", "bytes")
-
-    def disk_waits(self, name):
-        """How often a session's program has waited for a page of a file that had to be read from a disk."""
-        stat = pathlib.Path(f"/proc/{self.session(name)['pid']}/stat").read_text()
-        return int(stat.rsplit(")", 1)[1].split()[9])
 
     def remove(self, image, limit=60):
         """Removes an image once all its data has been read, and frees its space: what it had registered is free for others."""

@@ -9,8 +9,7 @@
 //! the faults by itself, so nothing waits for this process, and when the descriptor is closed, also by the death of its
 //! holder, the protection is gone. `ioctl(PAGEMAP_SCAN)` reads the notes and protects again in one step.
 //!
-//! [`demand`] is the way back: it brings the memory of restored processes while they run. What they use of programs and libraries is the
-//! page cache's matter ([`MappedFiles`]).
+//! [`demand`] is the way back: it brings the memory of restored processes while they run.
 //!
 //! Whatever cannot be tracked is left to CRIU, inside the stop: shared and huge mappings, mappings that the kernel refuses,
 //! and mappings made since the last pass. The kernel's own flag of a mapping (`PAGE_IS_WPALLOWED`) says who copies it, so
@@ -26,7 +25,6 @@ mod frames;
 mod image;
 mod inject;
 mod left_out;
-mod mapped_files;
 mod maps;
 mod memory;
 mod overlay;
@@ -48,7 +46,6 @@ pub use filter::WITHOUT_IO_URING;
 pub use image::{InCommon, PageFile, Place, Settled, page_files, reads_in_common, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
-pub use mapped_files::MappedFiles;
 pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
 pub use smaps::{can_describe, describe};

@@ -17,8 +17,6 @@ pub struct Entry<'a> {
     pub range: Range<u64>,
     /// `rwxp`, each a dash where it is not so; the last is `s` where it is shared.
     pub access: [u8; 4],
-    /// Where it begins in the file.
-    pub offset: u64,
     /// The file's number; 0 if it is of none.
     pub inode: u64,
     /// The file's path, ` (deleted)` behind it if it has none any more, or a name such as `[heap]`; empty without one.
@@ -76,15 +74,12 @@ fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let range = range(fields.next()?)?;
     let access = fields.next()?.try_into().ok()?;
-    let offset = std::str::from_utf8(fields.next()?).ok()?;
-    let offset = u64::from_str_radix(offset, 16).ok()?;
-    let _device = fields.next()?;
+    let (_offset, _device) = (fields.next()?, fields.next()?);
     let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let name = OsStr::from_bytes(fields.next().unwrap_or(b"").trim_ascii_start());
     Some(Entry {
         range,
         access,
-        offset,
         inode,
         name,
     })
@@ -208,7 +203,6 @@ mod tests {
         let entry = maps.entries().next().expect("a line");
         assert_eq!(entry.in_map_files(), "400000-500000");
         assert_eq!((entry.access, entry.inode), (*b"rw-s", 1234));
-        assert_eq!(entry.offset, 0x1000);
         let name = OsStr::from_bytes(b"/tmp/\xffa b (deleted)");
         assert_eq!(entry.name, name);
         assert_eq!(maps.files().collect::<Vec<_>>(), [name]);

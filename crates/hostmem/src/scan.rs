@@ -5,7 +5,6 @@
 //! | `private` | pages with content of the process's own |
 //! | `content` | pages with content, and which of them are a file's, and which are tracked |
 //! | `protect` | those written since they were last protected, which protects them again |
-//! | `of_files` | pages that are a file's, and in memory |
 //! | `changed` | pages written or gone since: fast, for large mappings that hardly change |
 //!
 //! The same file says in which frame of memory a page lies (`frames`).
@@ -129,16 +128,6 @@ impl Pagemap {
                 ..ScanArgument::default()
             },
         )
-    }
-
-    /// Pages in `range` that are a file's, and in memory.
-    pub fn of_files(&mut self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
-        let question = ScanArgument {
-            mask: FILE | PRESENT,
-            returned: PRESENT,
-            ..ScanArgument::default()
-        };
-        self.ask(range, question)
     }
 
     /// Whether the mapping that begins at `start` is tracked.

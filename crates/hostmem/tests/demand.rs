@@ -164,6 +164,7 @@ int main(int count, char **arguments) {
     }
     // No page is brought yet that is not waited for.
     if (!strcmp(what, "waits")) bad += wrong(at + WIPED * PAGE, WIPED);
+    if (!strcmp(what, "through")) bad += all(at, 0, PAGES);
     say(hurry);
     if (!strcmp(what, "ended")) {
         if (!fork()) _exit(wrong(at, 0) != 0);
@@ -344,6 +345,15 @@ fn what_a_restore_has_waited_for_is_learnt_and_comes_as_soon_as_it_has_a_place()
     let pages: Vec<u64> = (FIRST..FIRST + 45).map(|it| BASE + it * PAGE).collect();
     first.add(7, &pages);
     runs_knowing("early", Some(first));
+}
+
+#[test]
+fn who_goes_through_memory_gets_more_of_it_each_time() {
+    let learnt = runs_knowing("through", Some(Learnt::default()));
+    let waits = learnt.of(7).len() as u64;
+    // 64 KiB first, then half a MiB each.
+    let most = PAGES * PAGE / (512 << 10) + 2;
+    assert!((2..=most).contains(&waits), "{waits} waits");
 }
 
 #[test]

@@ -28,7 +28,6 @@ mod instrumented;
 mod io_uring;
 mod itself;
 mod late;
-mod mapped;
 mod memory;
 mod memory_once;
 mod mpi;

@@ -20,7 +20,6 @@ use crate::helpers::namespace;
 use crate::host::{pages, stored};
 use crate::parallel::all_at_once;
 use crate::phases::Phases;
-use crate::proc;
 use crate::progress::Report;
 use crate::session::Session;
 use crate::worker::unexpected;
@@ -91,7 +90,6 @@ impl Taking<'_> {
             })
             .and_then(|settled| {
                 pages::hand_on(&namespace::work_folder(&session.dir), &draft.host());
-                pages::note_files(&proc::tree(root.pid), &draft.host());
                 report("pages", 0, 0);
                 let put = phases.time("pages", || stored::store(&draft, &settled))?;
                 host_bytes = folder_bytes(&draft.host()) + put.bytes;

@@ -12,14 +12,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::wait;
-use fermata_hostmem::MappedFiles;
 use fermata_hostmem::demand::{self, Folder, Learnt, PageFiles, Server, Turn};
 use fermata_store::image::{HOST, Image, read_profile, write_profile};
 use parking_lot::{Condvar, Mutex};
-use tracing::info;
 
 use super::chunks::Chunks;
 use crate::failure::chain;
@@ -98,31 +96,6 @@ pub fn hand_on(dir: &Path, host: &Path) {
         // It is advice.
         let _ = write_profile(host, &learnt.encode());
     }
-}
-
-/// Notes in `host` what these processes use of the files that they have mapped.
-pub fn note_files(processes: &[u32], host: &Path) {
-    let mut files = MappedFiles::default();
-    for pid in processes {
-        // It is advice, and the process may have ended.
-        let _ = files.add(*pid);
-    }
-    let _ = files.write(host);
-}
-
-/// Begins to bring what the processes of the image in `host` use of files into the page cache, beside whatever else is done.
-pub fn bring_files(host: &Path) {
-    let host = host.to_owned();
-    let work = move || {
-        let begun = Instant::now();
-        let bytes = MappedFiles::read(&host).bring();
-        let seconds = begun.elapsed().as_secs_f64();
-        info!(bytes, seconds, "files are there");
-    };
-    // It is advice.
-    let _ = std::thread::Builder::new()
-        .name("files-ahead".into())
-        .spawn(work);
 }
 
 /// Holds in process 1 what [`turn`] needs, in a thread. When the process at the other end of `socket` dies too early, it

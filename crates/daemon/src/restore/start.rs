@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::source::{How, Source};
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail};
-use crate::host::{pages, stored};
+use crate::host::stored;
 use crate::parallel::{beside, joined};
 use crate::phases::Phases;
 use crate::progress::Report;
@@ -32,7 +32,6 @@ pub fn restore(
     let begun = Instant::now();
     let _busy = daemon.cache.as_ref().map(|cache| cache.busy());
     let source = Arc::new(Source::open(daemon, request, pipe)?);
-    pages::bring_files(&source.image.host());
     if request.copies == 0 || request.copies > MOST_COPIES {
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
         return Err(fail(FailureKind::User, message));

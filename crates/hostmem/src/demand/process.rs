@@ -64,6 +64,8 @@ pub struct Process {
     vacated: Vec<Range<u64>>,
     /// Where the pages are that are brought next.
     next: u64,
+    /// Where those end that were brought for a page fault.
+    behind: u64,
     forked: bool,
     /// Page faults that were reported.
     faults: u64,
@@ -84,6 +86,7 @@ impl Process {
             waited: Vec::new(),
             vacated: Vec::new(),
             next: 0,
+            behind: 0,
             forked: false,
             faults: 0,
             missed: Vec::new(),
@@ -191,7 +194,7 @@ impl Process {
         }
         // None of what has been read is missing any more.
         self.pages.forget();
-        let Some(run) = self.pages.missing.next(self.next, most) else {
+        let Some(run) = self.next_run(most) else {
             return Ok(Outcome::Done);
         };
         self.next = run.range.end;
@@ -202,6 +205,17 @@ impl Process {
         };
         self.pages.ask_around(run.offset, asked);
         self.put(run, buffer)
+    }
+
+    /// What is brought next that nobody waits for: large data comes last.
+    fn next_run(&mut self, most: u64) -> Option<Run> {
+        while let Some(range) = self.pages.small.front() {
+            match self.pages.missing.within(range, most) {
+                Some(run) => return Some(run),
+                None => drop(self.pages.small.pop_front()),
+            }
+        }
+        self.pages.missing.next(self.next, most)
     }
 
     /// Whether there is something left for [`ProcessPages::read_ahead`].
@@ -267,6 +281,7 @@ impl Process {
             waited: Vec::new(),
             vacated: Vec::new(),
             next: 0,
+            behind: 0,
             forked: true,
             faults: 0,
             missed: Vec::new(),
@@ -284,11 +299,19 @@ impl Process {
         if !self.forked && !again && self.missed.len() < REMEMBERED {
             self.missed.push(page);
         }
-        while let Some(run) = self.pages.missing.around(page, AROUND) {
-            self.next = run.range.end;
-            let offset = run.offset;
+        // A thread that goes on where the last one has got pages goes through all of it.
+        let follows = page == self.behind;
+        while self.pages.missing.contains(page) {
+            let run = match follows {
+                true => self.pages.missing.within(&(page..page + AHEAD), AHEAD),
+                false => self.pages.missing.around(page, AROUND),
+            };
+            let Some(run) = run else { break };
+            (self.next, self.behind) = (run.range.end, run.range.end);
+            let (offset, bytes) = (run.offset, run.range.end - run.range.start);
             match self.put(run, buffer)? {
                 // Who waits for the page has it, and does not wait for this.
+                Outcome::Done if follows => self.pages.ask_around(offset, bytes + AHEAD),
                 Outcome::Done => self.pages.ask_around(offset, AROUND),
                 other => return Ok(other),
             }

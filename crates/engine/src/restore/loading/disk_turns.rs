@@ -4,8 +4,10 @@
 //! few pages, whose coming they wait for, and then the next few. Beside several long reads each of these waits for up to half a
 //! second, because the kernel gives a disk long reads that follow each other until another request is as old as that
 //! (`mq-deadline`); beside one it waits for that one (docs/decisions/058-turns-at-a-disk.md). So until then one long read is made
-//! at a time, and two of a fast disk, which does not give all that it can to one.
+//! at a time, and two of a fast disk, which does not give all that it can to one. Who has waited longest is next: threads take what they read
+//! in the order in which it is needed, and one that has just read would otherwise be there again before another one has woken up.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +27,15 @@ struct State {
     most: Option<usize>,
     /// How many are made.
     busy: usize,
+    /// The number of the next thread that comes, and those of the threads that wait, the first to come first.
+    comes: u64,
+    waiting: VecDeque<u64>,
+}
+
+impl State {
+    fn has_room(&self) -> bool {
+        self.most.is_none_or(|most| self.busy < most)
+    }
 }
 
 /// The turns of several threads at reading from one disk.
@@ -40,7 +51,7 @@ struct Turn<'a>(&'a DiskTurns);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.state.lock().busy -= 1;
-        self.0.next.notify_one();
+        self.0.next.notify_all();
     }
 }
 
@@ -51,6 +62,8 @@ impl DiskTurns {
             state: Mutex::new(State {
                 most: shared.then_some(1),
                 busy: 0,
+                comes: 0,
+                waiting: VecDeque::new(),
             }),
             next: Condvar::new(),
         }
@@ -82,11 +95,21 @@ impl DiskTurns {
     /// None if there are no turns.
     fn wait(&self) -> Option<Turn<'_>> {
         let mut state = self.state.lock();
+        state.most?;
+        let number = state.comes;
+        state.comes += 1;
+        state.waiting.push_back(number);
+        let waits = |state: &mut State| {
+            let is_next = state.waiting.front() == Some(&number);
+            state.most.is_some() && !(is_next && state.has_room())
+        };
         // A disk that hangs is found out by who waits for the data.
-        let waits = |state: &mut State| state.most.is_some_and(|most| state.busy >= most);
         self.next.wait_while_for(&mut state, waits, STEP_LIMIT);
+        state.waiting.retain(|it| *it != number);
         state.most?;
         state.busy += 1;
+        // There may be room for the next one, too.
+        self.next.notify_all();
         Some(Turn(self))
     }
 }
@@ -132,6 +155,27 @@ mod tests {
         assert_eq!(most_at_once(&turns, 1 << 40), OF_FAST);
         assert!(!is_fast(2 << 20, Duration::from_millis(1)));
         assert!(is_fast(2 << 20, Duration::from_micros(500)));
+    }
+
+    #[test]
+    fn who_has_waited_longest_is_next() {
+        let turns = DiskTurns::new(true);
+        let order = Mutex::new(Vec::new());
+        let waiting = || turns.state.lock().waiting.len();
+        std::thread::scope(|scope| {
+            turns.read(1, || {
+                for number in 0..5 {
+                    let (turns, order) = (&turns, &order);
+                    scope.spawn(move || turns.read(1, || order.lock().push(number)));
+                    while waiting() <= number {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            // It comes again at once, and is the last.
+            turns.read(1, || order.lock().push(5));
+        });
+        assert_eq!(order.into_inner(), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Namespace {
     }
 
     /// Lets the program live on without this process, which has noted down where it is. Its memory comes with [`HostImage::share`] until
-    /// [`Pages::hurry`].
+    /// the daemon needs all of it, or has no other use for the disk.
     ///
     /// # Errors
     /// Its namespace has ended.

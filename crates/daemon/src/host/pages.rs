@@ -33,7 +33,8 @@ const LONGEST_PROFILE: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Listens for the CRIU that will work in `dir`, where its files are, for pages that are in `memory` or, without one, in these files;
-/// `holder` leads to [`hold`], and `share` is how much of a disk's time they may take. This process must be able to change its working folder: the name of a socket must be short.
+/// `holder` leads to [`hold`], and `share` is how much of a disk's time they may take. This process must be able to change its working
+/// folder: the name of a socket must be short.
 pub fn listen(
     dir: &Path,
     memory: Option<&Memory>,

@@ -307,14 +307,15 @@ impl Process {
                 false => self.pages.missing.around(page, AROUND),
             };
             let Some(run) = run else { break };
-            (self.next, self.behind) = (run.range.end, run.range.end);
-            let (offset, bytes) = (run.offset, run.range.end - run.range.start);
+            let (end, offset, bytes) = (run.range.end, run.offset, run.range.end - run.range.start);
+            self.next = end;
             match self.put(run, buffer)? {
-                // Who waits for the page has it, and does not wait for this.
-                Outcome::Done if follows => self.pages.ask_around(offset, bytes + AHEAD),
-                Outcome::Done => self.pages.ask_around(offset, AROUND),
+                Outcome::Done => self.behind = end,
                 other => return Ok(other),
             }
+            // Who waits for the page has it, and does not wait for this.
+            let further = if follows { bytes + AHEAD } else { AROUND };
+            self.pages.ask_around(offset, further);
         }
         Ok(Outcome::Done)
     }

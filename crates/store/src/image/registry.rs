@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::manifest::is_image;
 use crate::error::damaged;
+use crate::format::PackId;
 use crate::{Result, Store, StoreError, sync};
 
 /// What the names of an image's entries are made of.
@@ -31,17 +32,17 @@ fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
 /// Announces an image that is about to get its name. The entry is there whole or not at all: one that is cut short, by the
 /// death of its writer, would keep everybody from freeing anything.
 pub(super) fn announce(store: &Store, image: &Path) -> Result<()> {
-    let temporary = temporary(store, image);
-    sync::remove_file(&temporary)?;
+    let temporary = temporary(store)?;
     sync::write_new(&temporary, &[image.as_os_str().as_bytes(), b"\n"], true)?;
     sync::rename(&temporary, &entry(store, image, "pending"))?;
     sync::folder(&store.images_dir())
 }
 
-/// Where an entry is written; what a dead writer leaves there is cleaned away.
-fn temporary(store: &Store, image: &Path) -> PathBuf {
-    let name = format!("{}.pending", stem(image));
-    store.tmp_dir().join(name)
+/// Where an entry is written, by nobody else: several may want to give the same name to their images at the same time. What a dead
+/// writer leaves there is cleaned away.
+fn temporary(store: &Store) -> Result<PathBuf> {
+    let name = format!("{}.pending", PackId(sync::unique()?));
+    Ok(store.tmp_dir().join(name))
 }
 
 /// Enters an announced image.
@@ -103,4 +104,27 @@ pub(crate) fn known_images(store: &Store) -> Result<KnownImages> {
         }
     }
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_may_announce_the_same_image_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&folder.path().join("store"), true).expect("a store");
+        let image = folder.path().join("image");
+        let announced = || (0..100).try_for_each(|_| announce(&store, &image));
+        std::thread::scope(|scope| {
+            let all = [0; 4].map(|_| scope.spawn(announced));
+            for one in all {
+                one.join().expect("no panic").expect("announced");
+            }
+        });
+        let entries = std::fs::read_dir(store.images_dir()).expect("listed");
+        assert_eq!(entries.count(), 1);
+        let left = std::fs::read_dir(store.tmp_dir()).expect("listed");
+        assert_eq!(left.count(), 0);
+    }
 }

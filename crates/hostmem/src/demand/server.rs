@@ -264,7 +264,7 @@ impl Server {
             }
             return Ok(());
         }
-        if self.rest().is_some() {
+        if self.share.rest().is_some() {
             return Ok(());
         }
         self.turn = (self.turn + 1) % self.processes.len();
@@ -283,12 +283,6 @@ impl Server {
     /// Whether something is to come before all that nobody waits for.
     fn has_first(&self) -> bool {
         self.processes.iter().any(Process::has_first)
-    }
-
-    /// How long nothing is brought that nobody waits for, if so.
-    fn rest(&self) -> Option<Duration> {
-        let rest = self.share.rest().filter(|_| self.restored.is_some());
-        rest.filter(|_| !self.has_first())
     }
 
     /// Waits until there is something to do.
@@ -338,9 +332,7 @@ impl Server {
         if self.refused && !reads {
             return Some(wait(soon));
         }
-        if let Some(rest) = self.rest()
-            && !self.asked
-        {
+        if let Some(rest) = self.share.rest() {
             return Some(wait(rest.subsec_nanos().into()));
         }
         let works = match self.restored {

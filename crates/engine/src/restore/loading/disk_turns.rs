@@ -32,12 +32,6 @@ struct State {
     waiting: VecDeque<u64>,
 }
 
-impl State {
-    fn has_room(&self) -> bool {
-        self.most.is_none_or(|most| self.busy < most)
-    }
-}
-
 /// The turns of several threads at reading from one disk.
 #[derive(Debug)]
 pub(in crate::restore) struct DiskTurns {
@@ -101,7 +95,9 @@ impl DiskTurns {
         state.waiting.push_back(number);
         let waits = |state: &mut State| {
             let is_next = state.waiting.front() == Some(&number);
-            state.most.is_some() && !(is_next && state.has_room())
+            state
+                .most
+                .is_some_and(|most| !is_next || state.busy >= most)
         };
         // A disk that hangs is found out by who waits for the data.
         self.next.wait_while_for(&mut state, waits, STEP_LIMIT);

@@ -6,8 +6,7 @@
 //!                                         ├─ page fault: the pages around it, from `pages-N.img` (`content`), or zeros
 //!                                         ├─ fork, mremap, munmap, madvise: the same is done to what is missing
 //!                                         └─ nothing to answer: what earlier restores have waited for (`learnt`) and the working set,
-//!                                            read before there was a place for it (`process_pages`), then pages in the order of addresses,
-//!                                            large data last
+//!                                            read before there was a place for it (`process_pages`), then pages in the order of addresses
 //!  nothing is missing: both let go of the descriptors, and the kernel forgets that there were any
 //! ```
 //! Pages that nobody waits for take a part of a disk's time only (`share`), as long as others bring the program's data from there.

@@ -194,7 +194,7 @@ impl Process {
         }
         // None of what has been read is missing any more.
         self.pages.forget();
-        let Some(run) = self.next_run(most) else {
+        let Some(run) = self.pages.missing.next(self.next, most) else {
             return Ok(Outcome::Done);
         };
         self.next = run.range.end;
@@ -205,17 +205,6 @@ impl Process {
         };
         self.pages.ask_around(run.offset, asked);
         self.put(run, buffer)
-    }
-
-    /// What is brought next that nobody waits for: large data comes last.
-    fn next_run(&mut self, most: u64) -> Option<Run> {
-        while let Some(range) = self.pages.small.front() {
-            match self.pages.missing.within(range, most) {
-                Some(run) => return Some(run),
-                None => drop(self.pages.small.pop_front()),
-            }
-        }
-        self.pages.missing.next(self.next, most)
     }
 
     /// Whether there is something left for [`ProcessPages::read_ahead`].

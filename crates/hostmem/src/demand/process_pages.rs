@@ -12,15 +12,11 @@ use super::content::{PageBytes, PageFiles};
 use super::learnt::Learnt;
 use super::missing::{Missing, Run};
 use crate::error::{Error, Result};
-use crate::image::{self, OnDemand};
+use crate::image;
 use crate::working_set::{self, WINDOW};
 
 /// What is asked for at once around pages that are needed: the program is likely to need what lies there.
 const BLOCK: u64 = 1 << 20;
-
-/// So many bytes that follow each other are likely to be data that the program goes through from one end to the other, and not what it
-/// needs for all else that it does.
-const LARGE: u64 = 128 << 20;
 
 /// The pages of a process.
 #[derive(Debug)]
@@ -29,9 +25,7 @@ pub struct ProcessPages {
     pub(super) missing: Missing,
     /// What is to be brought before anything that is not waited for, in that order.
     pub(super) first: VecDeque<Range<u64>>,
-    /// What is to be brought next: all but large data.
-    pub(super) small: VecDeque<Range<u64>>,
-    /// What of the first is to be read.
+    /// What of that is to be read.
     unread: VecDeque<Range<u64>>,
     /// What of the content has been read, and how many bytes that was.
     ahead: Ahead,
@@ -59,7 +53,6 @@ impl ProcessPages {
             missing: Missing::new(&pages),
             unread: first.clone(),
             first,
-            small: small(&pages),
             ahead: Ahead::default(),
             bytes_ahead: 0,
             asked: BTreeSet::new(),
@@ -72,7 +65,6 @@ impl ProcessPages {
             content: Arc::clone(&self.content),
             missing: self.missing.of_child(),
             first: VecDeque::new(),
-            small: VecDeque::new(),
             unread: VecDeque::new(),
             ahead: Ahead::default(),
             bytes_ahead: 0,
@@ -161,12 +153,6 @@ impl ProcessPages {
     }
 }
 
-/// Which of the pages are no large data.
-fn small(pages: &[OnDemand]) -> VecDeque<Range<u64>> {
-    let ranges = pages.iter().map(|it| it.range.clone());
-    ranges.filter(|it| it.end - it.start < LARGE).collect()
-}
-
 /// The content of some pages.
 #[derive(Debug)]
 pub enum Content<'a> {
@@ -192,6 +178,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::image::OnDemand;
 
     /// Notes what is asked of it.
     #[derive(Debug, Default)]
@@ -206,18 +193,6 @@ mod tests {
         fn will_need(&self, offset: u64, bytes: u64) {
             self.0.lock().expect("sound").push((offset, bytes));
         }
-    }
-
-    #[test]
-    fn large_data_comes_last() {
-        let mapped = |range: Range<u64>| OnDemand {
-            range,
-            offset: 0,
-            wiped: false,
-        };
-        let (low, high) = (0..WINDOW, LARGE * 3..LARGE * 4 - WINDOW);
-        let pages = [low.clone(), LARGE..2 * LARGE, high.clone()].map(mapped);
-        assert_eq!(small(&pages), [low, high]);
     }
 
     #[test]
@@ -240,7 +215,6 @@ mod tests {
             missing,
             unread: first.clone(),
             first,
-            small: VecDeque::new(),
             ahead: Ahead::default(),
             bytes_ahead: 0,
             asked: BTreeSet::new(),

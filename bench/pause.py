@@ -1,11 +1,12 @@
 """How long a session takes to give its GPU memory back and to go on, and whether its data is what it was.
 
-    bench/pause.py REPORT.json [--gib N] [--rounds N] [--plain]
+    bench/pause.py REPORT.json [--gib N] [--rounds N] [--plain | --checkpoint [--rewrite N]]
 
 `hold` fills N GiB of a GPU with known bytes. It is paused into registered host memory (`--plain`: into /dev/shm, which is
 not registered), the device's free memory is held against that before the program came, and it is resumed; at the end the
 program checks every byte. The link's own time, one copy of as many bytes between registered host memory and the device, is
-what `bench/link.py` measures. Needs host memory for twice the data.
+what `bench/link.py` measures. Needs host memory for twice the data. `--checkpoint`: an image of it is in registered memory before the
+first pause, and the program rewrites N GiB before each.
 """
 
 import argparse
@@ -29,21 +30,38 @@ def main():
     arguments.add_argument("--gib", type=int, default=16)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--plain", action="store_true")
+    arguments.add_argument("--checkpoint", action="store_true")
+    arguments.add_argument("--rewrite", type=int, default=0)
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-pause"))
     arguments = arguments.parse_args()
     work, gib = arguments.work / str(os.getpid()), arguments.gib
-    tier = {} if arguments.plain else {"FERMATA_MEMORY_TIER": f"{gib + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{gib + 8}G"}
+    # What a pause copies must be ready, and what a resume copies registered, an image included.
+    copied = arguments.rewrite if arguments.checkpoint else gib
+    held = copied + gib if arguments.checkpoint else gib
+    tier = {"FERMATA_MEMORY_TIER": f"{copied + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{held + 8}G"}
+    tier = {} if arguments.plain else tier
     daemon = Daemon(work, work / "images", **tier)
-    go = work / "go"
+    go, again = work / "go", work / "again"
     before = free_mib()
     daemon.fermata("run", "--device", "gpu", "--detach", "--name", "hold", "--", str(TREE / "bench" / "hold"),
-                   "--gib", str(gib), "--until", str(go))
+                   "--gib", str(gib), "--buffers", str(gib), "--until", str(go), "--again", str(again),
+                   "--rewrite", str(arguments.rewrite))
     wait_for(lambda: "ready" in daemon.told("logs", "hold"), "the program's `ready`")
     report = {**facts(), "gib": gib, "registered": not arguments.plain, "free_before_mib": before, "rounds": []}
+
+    def is_ready():
+        # It is made ready in the background, and again after data has left it.
+        ready, registered = daemon.tier()
+        return arguments.plain or (ready >= copied << 30 and registered >= held << 30)
+
+    if arguments.checkpoint:
+        report["checkpoint"] = document(daemon.fermata("checkpoint", "hold", "--json"))
+        report["rewrite_gib"] = arguments.rewrite
     for _ in range(arguments.rounds):
-        if not arguments.plain:
-            # It is made ready in the background, and again after data has left it.
-            wait_for(lambda: daemon.tier()[0] >= gib << 30, "the memory tier")
+        wait_for(is_ready, "the memory tier")
+        if arguments.rewrite:
+            again.touch()
+            wait_for(lambda: not again.exists(), "other data")
         running = free_mib()
         begun = time.time()
         paused = document(daemon.fermata("pause", "hold", "--json"))

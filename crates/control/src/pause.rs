@@ -41,6 +41,9 @@ pub struct PausedData {
     pub device_bytes: u64,
     /// Bytes of memory that program and worker share: pinned and managed memory.
     pub host_bytes: u64,
+    /// Bytes that were written there: neither what images in the same store have, nor zeros, nor twice what is there twice.
+    #[serde(default)]
+    pub written_bytes: u64,
     /// Seconds since 1970 when the session was paused.
     pub since: u64,
 }

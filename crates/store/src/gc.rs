@@ -1,13 +1,13 @@
 //! Collection of garbage: chunks that no image refers to.
 //!
 //! ```text
-//!  mark     every image the store knows of, and those in the folder given ─► live chunks
+//!  mark     every image the store knows of, those in the folder given, and paused sessions in the store ─► live chunks
 //!  sweep    pack all dead       ─► index removed, folder synced, pack removed
 //!           pack mostly dead    ─► live chunks copied to a new pack, synced; then as above
 //!           pack mostly live    ─► left alone
 //! ```
 //! Works under the store's exclusive lock, so that no draft, writer or reader is at work, and no image is
-//! being removed. When a known image cannot be read, nothing is removed.
+//! being removed, and no session is being paused or resumed. When a known image cannot be read, nothing is removed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -118,6 +118,7 @@ fn mark(
         live.extend(image.chunk_table()?.records().iter().map(|r| r.id));
     }
     report.images = images.len() as u64;
+    live.extend(store.paused_chunks()?);
     Ok(live)
 }
 

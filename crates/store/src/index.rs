@@ -101,6 +101,8 @@ pub(crate) struct Index {
     pub(crate) packs: HashMap<PackId, Arc<Pack>>,
     /// Index files that could not be read; their chunks count as missing.
     pub(crate) damage: HashMap<PackId, Unreadable>,
+    /// That of the store around this one, whose chunks count as this one's (`paused`).
+    pub(crate) around: Option<Arc<Index>>,
 }
 
 /// Why an index file could not be read.
@@ -112,6 +114,22 @@ pub(crate) struct Unreadable {
 }
 
 impl Index {
+    /// Where a chunk lies: here, or, unless its pack here is whole, in the store around this one.
+    pub(crate) fn find(&self, id: &ChunkId) -> Option<&Location> {
+        let own = self.chunks.get(id);
+        let around = || self.around.as_ref()?.find(id);
+        match own {
+            Some(at) if at.pack.whole => own,
+            _ => around().filter(|at| at.pack.whole).or(own),
+        }
+    }
+
+    /// Where a chunk of this length lies in a pack that is as long as it must be.
+    pub(crate) fn find_whole(&self, id: &ChunkId, length: u64) -> Option<&Location> {
+        self.find(id)
+            .filter(|at| at.pack.whole && u64::from(at.length) == length)
+    }
+
     /// Enters what an index file says.
     pub(crate) fn add(&mut self, file: &IndexFile, packs: &Path) {
         let path = pack_path(packs, file.pack);

@@ -59,6 +59,7 @@ pub use free_space::FreeSpace;
 pub use gc::{GcOptions, GcReport, gc};
 pub use host_memory::{HostMemory, is_memory};
 pub use id::ChunkId;
+pub use lock::SharedLock;
 pub use memory::PackFile;
 pub use named::read_named;
 pub use owner::Owners;

@@ -27,6 +27,22 @@ impl Drop for Guard {
     }
 }
 
+/// Keeps collections of garbage out of a store, and out of the one around it, until it is dropped.
+#[derive(Debug)]
+pub struct SharedLock {
+    _own: Guard,
+    _around: Option<Box<SharedLock>>,
+}
+
+impl SharedLock {
+    pub(crate) fn of(own: Guard, around: Option<Self>) -> Self {
+        Self {
+            _own: own,
+            _around: around.map(Box::new),
+        }
+    }
+}
+
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {

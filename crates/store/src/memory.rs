@@ -48,7 +48,7 @@ impl Store {
         let index = self.refresh()?;
         let mut needed: HashMap<PackId, (u64, &Arc<Pack>)> = HashMap::new();
         let ids: HashSet<ChunkId> = table.records().iter().map(|it| it.id).collect();
-        for at in ids.iter().filter_map(|id| index.chunks.get(id)) {
+        for at in ids.iter().filter_map(|id| index.find(id)) {
             let known = needed.entry(at.pack.id).or_insert((0, &at.pack));
             known.0 += u64::from(at.length);
         }

@@ -1,4 +1,4 @@
-//! Data of paused sessions: a store of its own for each, so that it goes as a whole, and takes nothing from images.
+//! Data of paused sessions: a store of its own for each, so that it goes as a whole.
 //!
 //! ```text
 //!  FOLDER/version packs/ index/ tmp/ ...   a store, of this session only
@@ -6,7 +6,8 @@
 //!         parts/2/...                      and of each further one
 //! ```
 //! Where images are kept in memory, FOLDER lies in their store, below `paused/`. It takes that store's ready packs, which
-//! workers have mapped and registered, and they find its packs beside the others.
+//! workers have mapped and registered, and they find its packs beside the others. What an image has there already is not
+//! stored once more: chunks of the store around count as its own, and a collection of garbage keeps what sessions need.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,11 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::image::{CHUNKS, ChunkTable, STATE};
 use crate::{
     AlignedBuf, ChunkId, ChunkReader, PackFile, PackWriter, Result, Store, StoreError, Totals,
-    index, memory, sync,
+    index, memory, store::PAUSED, sync,
 };
 
-/// Where stores of paused sessions are in a store.
-const FOLDER: &str = "paused";
 /// Where their parts are.
 const PARTS: &str = "parts";
 /// The longest `state` or `chunks` file that is read.
@@ -45,14 +44,29 @@ pub fn paused_part(folder: &Path, number: usize) -> PathBuf {
 impl Store {
     /// Where the stores of paused sessions lie that take this one's ready packs.
     pub fn paused_dir(&self) -> PathBuf {
-        self.dir().join(FOLDER)
+        self.dir().join(PAUSED)
     }
 
-    /// The store around this one, if this is that of a paused session inside of one.
-    pub(crate) fn around(&self) -> Option<&Path> {
-        let folder = self.dir().parent()?;
-        let around = folder.parent()?;
-        (folder.file_name()? == FOLDER && around.join("version").exists()).then_some(around)
+    /// The chunks that sessions need whose stores lie in this one. Some are their stores' own.
+    ///
+    /// # Errors
+    /// `Damaged`, `Newer`, `Io`: what a session needs cannot be told.
+    pub(crate) fn paused_chunks(&self) -> Result<Vec<ChunkId>> {
+        let mut needed = Vec::new();
+        for store in folders(&self.paused_dir())? {
+            for part in folders(&store.join(PARTS))? {
+                let path = part.join(CHUNKS);
+                match sync::read_limited(&path, MAX_FILE) {
+                    // It is being made, which has failed if this is called under the lock, or removed.
+                    Err(e) if e.is_missing() => {}
+                    bytes => {
+                        let table = ChunkTable::decode(&bytes?, &path)?;
+                        needed.extend(table.records().iter().map(|it| it.id));
+                    }
+                }
+            }
+        }
+        Ok(needed)
     }
 
     /// The packs of paused sessions.
@@ -86,8 +100,8 @@ impl Store {
         }
     }
 
-    /// Copies parts to the folders of an image in the making, and their chunks out of `entry` into this store. Every
-    /// file and chunk is held against its hash. `progress` gets the bytes done and the bytes in all.
+    /// Copies parts to the folders of an image in the making, and their chunks out of `entry` into this store, unless it has
+    /// them. Every file, and every chunk that is copied, is held against its hash. `progress` gets the bytes done and the bytes in all.
     ///
     /// # Errors
     /// `Damaged`, `DamagedChunk`, `MissingChunk`: the entry is not as it was; `Full`, `Locked`, `Io`. This store is as it
@@ -123,13 +137,26 @@ impl Store {
     /// The first chunk of a table that is not here as a whole.
     fn first_missing(&self, table: &ChunkTable) -> Result<Option<ChunkId>> {
         let index = self.refresh()?;
-        let is_here = |id: &ChunkId, length: u32| {
-            let at = index.chunks.get(id);
-            at.is_some_and(|it| it.pack.whole && it.length == length)
-        };
+        let is_here = |id: &ChunkId, length: u32| index.find_whole(id, length.into()).is_some();
         let mut records = table.records().iter();
         let missing = records.find(|it| !is_here(&it.id, it.length));
         Ok(missing.map(|it| it.id))
+    }
+}
+
+/// The folders in a folder; none if that is not there.
+fn folders(folder: &Path) -> Result<Vec<PathBuf>> {
+    let io = |e| StoreError::io("list", folder, 0, e);
+    match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => {
+            let paths = entries.map_err(io)?.map(|it| Ok(it.map_err(io)?.path()));
+            paths
+                .filter(|it: &Result<PathBuf>| {
+                    it.as_ref().is_ok_and(|it| it.is_dir()) || it.is_err()
+                })
+                .collect()
+        }
     }
 }
 
@@ -150,13 +177,15 @@ fn copy(
     let work = || {
         let mut buffer = AlignedBuf::new(0);
         while let Some((id, length)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let bytes = *length as usize;
-            if buffer.len() < bytes {
-                buffer = AlignedBuf::new(bytes.next_multiple_of(crate::BLOCK));
-            }
-            reader.read_verified(id, &mut buffer[..bytes])?;
-            writer.put(id, &buffer[..bytes])?;
             let bytes = u64::from(*length);
+            if !writer.put_known(id, bytes) {
+                let length = *length as usize;
+                if buffer.len() < length {
+                    buffer = AlignedBuf::new(length.next_multiple_of(crate::BLOCK));
+                }
+                reader.read_verified(id, &mut buffer[..length])?;
+                writer.put(id, &buffer[..length])?;
+            }
             progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         }
         Ok(())
@@ -244,6 +273,95 @@ mod tests {
         std::fs::write(parts[0].0.join(STATE), "other").unwrap();
         let damaged = store.copy_parts(&entry, &parts, &|_, _| {}).unwrap_err();
         assert!(matches!(damaged, StoreError::Damaged { .. }), "{damaged}");
+    }
+
+    /// A store that has chunks `one` and `two`, which no image refers to, and a paused session's in it, which needs `two` and `three`.
+    fn one_within_another(dir: &Path) -> (Store, Store, PathBuf, PartDigests) {
+        let outer = Store::open(&dir.join("store"), true).unwrap();
+        for bytes in [&b"one"[..], b"two"] {
+            let writer = outer.begin().unwrap();
+            writer.put(&ChunkId::of(bytes), bytes).unwrap();
+            writer.finish().unwrap();
+        }
+        let inner = Store::open(&outer.paused_dir().join("x"), true).unwrap();
+        let part = paused_part(inner.dir(), 1);
+        write_part(&inner, &part, &[b"two", b"three"]);
+        let digests = inner.check_part(&part).unwrap();
+        (outer, inner, part, digests)
+    }
+
+    fn read_all(store: &Store, chunks: &[&[u8]]) {
+        let reader = store.reader().unwrap();
+        for bytes in chunks {
+            let mut into = vec![0; bytes.len()];
+            reader
+                .read_verified(&ChunkId::of(bytes), &mut into)
+                .unwrap();
+            assert_eq!(into, *bytes);
+        }
+    }
+
+    #[test]
+    fn what_an_image_has_is_not_stored_once_more_and_is_kept_as_long_as_a_session_needs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outer, inner, _, _) = one_within_another(dir.path());
+        assert_eq!(index::list(&inner.packs_dir(), "pack").unwrap().len(), 1);
+        let images = dir.path().join("images");
+        std::fs::create_dir(&images).unwrap();
+        let gc = || crate::gc(&images, &outer, &crate::GcOptions::default());
+        {
+            // While it is paused or resumed nothing is collected.
+            let _held = inner.share().unwrap();
+            assert!(matches!(gc().unwrap_err(), StoreError::Locked { .. }));
+        }
+        assert_eq!(gc().unwrap().removed_chunks, 1, "`one`");
+        read_all(&inner, &[b"two", b"three"]);
+        // A store opened anew, as after the end of a daemon.
+        let inner = Store::open(inner.dir(), false).unwrap();
+        inner.check_part(&paused_part(inner.dir(), 1)).unwrap();
+        read_all(&inner, &[b"two", b"three"]);
+        std::fs::remove_dir_all(inner.dir()).unwrap();
+        assert_eq!(gc().unwrap().removed_chunks, 1, "`two`");
+    }
+
+    #[test]
+    fn nothing_is_collected_if_what_a_session_needs_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outer, inner, part, _) = one_within_another(dir.path());
+        std::fs::write(part.join(CHUNKS), "damaged").unwrap();
+        let refused = crate::gc(dir.path(), &outer, &crate::GcOptions::default());
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("paused/x/parts/1/chunks"), "{refused}");
+        read_all(&inner, &[b"one", b"two", b"three"]);
+    }
+
+    #[test]
+    fn an_image_of_a_session_gets_only_what_the_store_lacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outer, inner, part, digests) = one_within_another(dir.path());
+        let image = dir.path().join("image");
+        std::fs::create_dir(&image).unwrap();
+        let parts = [(part, image.clone(), digests)];
+        let totals = outer.copy_parts(&inner, &parts, &|_, _| {}).unwrap();
+        assert_eq!((totals.chunks, totals.new_chunks), (2, 1));
+        std::fs::remove_dir_all(inner.dir()).unwrap();
+        outer.check_part(&image).unwrap();
+        read_all(&outer, &[b"two", b"three"]);
+    }
+
+    #[test]
+    fn a_chunk_whose_pack_around_is_lost_is_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let outer = Store::open(&dir.path().join("store"), true).unwrap();
+        let writer = outer.begin().unwrap();
+        writer.put(&ChunkId::of(b"two"), b"two").unwrap();
+        writer.finish().unwrap();
+        std::fs::remove_file(outer.pack_files().unwrap().remove(0).path).unwrap();
+        let inner = Store::open(&outer.paused_dir().join("x"), true).unwrap();
+        let part = paused_part(inner.dir(), 1);
+        write_part(&inner, &part, &[b"two"]);
+        inner.check_part(&part).unwrap();
+        read_all(&inner, &[b"two"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::direct::{self, BLOCK, blocks};
 use crate::file_key::{FileKey, FileVersion};
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
-use crate::lock::Guard;
+use crate::lock::SharedLock;
 use crate::{ChunkId, Result, Store, StoreError, host_memory};
 
 /// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
@@ -29,7 +29,7 @@ pub struct ChunkReader {
     trusted: HashSet<FileVersion>,
     /// Whether the store is in memory itself.
     in_memory: bool,
-    _lock: Option<Guard>,
+    _lock: Option<SharedLock>,
 }
 
 /// Where a chunk's bytes are.
@@ -74,7 +74,7 @@ impl Store {
 }
 
 impl ChunkReader {
-    pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard) -> Self {
+    pub(crate) fn new(store: Store, index: Arc<Index>, lock: SharedLock) -> Self {
         Self {
             _lock: Some(lock),
             ..Self::under_lock(store, index)
@@ -346,12 +346,12 @@ impl ChunkReader {
 
     fn find(&self, id: &ChunkId) -> Result<Location> {
         let index = self.index.lock().clone();
-        if let Some(at) = index.chunks.get(id) {
+        if let Some(at) = index.find(id) {
             return Ok(at.clone());
         }
         let newer = self.store.refresh()?;
         *self.index.lock() = newer.clone();
-        if let Some(at) = newer.chunks.get(id) {
+        if let Some(at) = newer.find(id) {
             return Ok(at.clone());
         }
         if let Some((pack, why)) = newer.damage.iter().next() {

@@ -87,7 +87,7 @@ impl Store {
     }
 
     pub(crate) fn ready_dir(&self) -> PathBuf {
-        self.around().unwrap_or(self.dir()).join("ready")
+        self.around().unwrap_or(self).dir().join("ready")
     }
 }
 

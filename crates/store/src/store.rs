@@ -19,9 +19,11 @@ use parking_lot::Mutex;
 
 use crate::image::ChunkTable;
 use crate::index::{self, Index};
-use crate::lock::{self, Guard, Kind};
+use crate::lock::{self, Guard, Kind, SharedLock};
 use crate::{Result, StoreError, error, format, sync};
 
+/// Where stores of paused sessions are in a store.
+pub(crate) const PAUSED: &str = "paused";
 const VERSION_TEXT: &str = "fermata store 1\n";
 /// How long a writer or reader waits for a collection to end, unless it is told otherwise.
 const SHARED_WAIT: Duration = Duration::from_secs(10);
@@ -38,6 +40,8 @@ pub struct Store {
 struct Inner {
     dir: PathBuf,
     index: Mutex<Arc<Index>>,
+    /// The store around this one, whose chunks count as this one's (`paused`).
+    around: Option<Store>,
 }
 
 impl Store {
@@ -60,9 +64,10 @@ impl Store {
             Err(e) => return Err(e),
         }
         let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;
+        let around = around(&dir).map(|it| Self::open(it, false)).transpose()?;
         let index = Mutex::new(Arc::new(Index::default()));
         let store = Self {
-            inner: Arc::new(Inner { dir, index }),
+            inner: Arc::new(Inner { dir, index, around }),
             patience: SHARED_WAIT,
         };
         if let Some(_alone) = lock::file(&store.lock_path(), Kind::Exclusive, Duration::ZERO)? {
@@ -87,18 +92,28 @@ impl Store {
     /// Whether all chunks of a table are here, as far as the index knows.
     pub(crate) fn has_all(&self, table: &ChunkTable) -> Result<bool> {
         let index = self.refresh()?;
-        let has = |id| index.chunks.get(id).is_some_and(|it| it.pack.whole);
+        let has = |id| index.find(id).is_some_and(|it| it.pack.whole);
         Ok(table.records().iter().all(|record| has(&record.id)))
     }
 
-    /// Takes the lock of those who use chunks.
-    pub(crate) fn share(&self) -> Result<Guard> {
-        lock::file(&self.lock_path(), Kind::Shared, self.patience)?.ok_or_else(|| {
-            StoreError::Locked {
-                path: self.dir().into(),
-                by: "a collection of garbage is running",
-            }
-        })
+    /// The store around this one, if this is that of a paused session inside of one.
+    pub(crate) fn around(&self) -> Option<&Self> {
+        self.inner.around.as_ref()
+    }
+
+    /// Takes the lock of those who use chunks, also that of the store around this one.
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs, `Io`.
+    pub fn share(&self) -> Result<SharedLock> {
+        let of_around = |it: &Self| it.clone().with_patience(self.patience).share();
+        let around = self.around().map(of_around).transpose()?;
+        let own = lock::file(&self.lock_path(), Kind::Shared, self.patience)?;
+        let own = own.ok_or_else(|| StoreError::Locked {
+            path: self.dir().into(),
+            by: "a collection of garbage is running",
+        })?;
+        Ok(SharedLock::of(own, around))
     }
 
     /// Takes the lock of those who remove chunks.
@@ -113,8 +128,13 @@ impl Store {
 
     /// The newest index.
     pub(crate) fn refresh(&self) -> Result<Arc<Index>> {
+        let around = self.around().map(Self::refresh).transpose()?;
         let mut index = self.inner.index.lock();
         *index = Index::refresh(&index, &self.index_dir(), &self.packs_dir())?;
+        let same = |(a, b): (&Arc<Index>, &Arc<Index>)| Arc::ptr_eq(a, b);
+        if !around.as_ref().zip(index.around.as_ref()).is_some_and(same) && around.is_some() {
+            Arc::make_mut(&mut *index).around = around;
+        }
         Ok(index.clone())
     }
 
@@ -159,6 +179,13 @@ impl Store {
     fn lock_path(&self) -> PathBuf {
         self.dir().join("lock")
     }
+}
+
+/// The folder of the store around that in `dir`, if that is a paused session's inside of one.
+fn around(dir: &Path) -> Option<&Path> {
+    let folder = dir.parent()?;
+    let around = folder.parent()?;
+    (folder.file_name()? == PAUSED && around.join("version").exists()).then_some(around)
 }
 
 fn make(dir: &Path) -> Result<()> {

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
 use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
-use crate::lock::Guard;
+use crate::lock::SharedLock;
 use crate::pack::{OpenPack, Origin, Place};
 use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, sync};
 
@@ -92,7 +92,7 @@ pub struct PackWriter {
     state: Mutex<State>,
     spare: Mutex<Vec<AlignedBuf>>,
     failed: AtomicBool,
-    _lock: Option<Guard>,
+    _lock: Option<SharedLock>,
 }
 
 impl Store {
@@ -120,7 +120,12 @@ impl Store {
 }
 
 impl PackWriter {
-    pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard, options: WriteOptions) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        index: Arc<Index>,
+        lock: SharedLock,
+        options: WriteOptions,
+    ) -> Self {
         let mut writer = Self::under_lock(store, options);
         writer.index = index;
         writer._lock = Some(lock);
@@ -179,10 +184,8 @@ impl PackWriter {
 
     /// Whether the store, or what was put here before, has this chunk.
     pub fn has(&self, id: &ChunkId, length: u64) -> bool {
-        let stored = self.index.chunks.get(id);
         // Of a pack that has been lost nothing is there: a new image must not refer to it.
-        stored.is_some_and(|l| l.pack.whole && u64::from(l.length) == length)
-            || self.state.lock().new.contains(id)
+        self.index.find_whole(id, length).is_some() || self.state.lock().new.contains(id)
     }
 
     /// Forgets chunks put here that no image will refer to, and gives their space back where the file system
@@ -355,7 +358,7 @@ impl PackWriter {
     }
 
     fn check_known(&self, id: &ChunkId, length: u64) -> Result<()> {
-        let known = self.index.chunks.get(id);
+        let known = self.index.find(id);
         match known.filter(|l| u64::from(l.length) != length) {
             None => Ok(()),
             Some(l) => {

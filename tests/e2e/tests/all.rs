@@ -37,6 +37,7 @@ mod nvml;
 mod old_driver;
 mod pause;
 mod pause_faults;
+mod pause_images;
 mod pool;
 mod priority;
 mod program;

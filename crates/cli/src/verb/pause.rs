@@ -14,7 +14,8 @@ use crate::progress::Progress;
 /// Free a session's GPU memory; its program stands still until it is resumed.
 ///
 /// Everything that the session has on its GPUs goes to host memory, or to a folder, and its workers end. The
-/// processes stay as they are, parked as in a checkpoint's stop. If it fails, the program continues.
+/// processes stay as they are, parked as in a checkpoint's stop. If it fails, the program continues. Where images are kept in
+/// memory, only what they lack is copied: after a checkpoint or a restore a pause takes the longer, the more has changed since.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,10 +65,11 @@ fn summary(done: &Paused) -> String {
         )
     });
     format!(
-        "session `{}` is paused: {} of device memory given back in {}, kept as {place} in `{}`{waited}",
+        "session `{}` is paused: {} of device memory given back in {}, kept as {place} in `{}` ({} copied){waited}",
         done.session,
         units::bytes(done.data.device_bytes),
         units::seconds(done.seconds),
         done.data.folder.display(),
+        units::bytes(done.data.written_bytes),
     )
 }

@@ -72,23 +72,22 @@ pub(super) fn check_space(
     let mut needs = needs(session, root)?;
     needs.chunks = needs.chunks.saturating_sub(ready);
     let enough = needs.check(folder, &store);
-    let folders = [folder, &daemon.paths.images];
-    enough.or_else(|refusal| match newest_host_bytes(&folders, session) {
-        Some(bytes) => space::check_space(folder, bytes + MARGIN),
+    let folders = [folder, daemon.paths.images.as_path()];
+    enough.or_else(|refusal| match newest(&folders, session) {
+        Some(image) => space::check_space(folder, image.manifest().host_bytes() + MARGIN),
         None => Err(refusal),
     })?;
     Ok(needs.at(folder, &store))
 }
 
-/// Bytes of host files in the session's newest image in these folders.
-fn newest_host_bytes(folders: &[&Path], session: &Session) -> Option<u64> {
+/// The session's newest image in these folders.
+pub(crate) fn newest<P: AsRef<Path>>(folders: &[P], session: &Session) -> Option<Image> {
     let entries = folders.iter().flat_map(fs::read_dir).flatten().flatten();
     let images = entries
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
         .filter_map(|entry| Image::open(&entry.path()).ok())
         .filter(|image| image.manifest().session == session.name);
-    let newest = images.max_by(|a, b| a.manifest().created.cmp(&b.manifest().created))?;
-    Some(newest.manifest().host_bytes())
+    images.max_by(|a, b| a.manifest().created.cmp(&b.manifest().created))
 }
 
 /// What the image takes if the store has none of its chunks.

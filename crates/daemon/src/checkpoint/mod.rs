@@ -39,7 +39,7 @@ pub(crate) use self::halt::Halt;
 use self::halt::workers_of;
 pub(crate) use self::host::{explain, no_connection, note_folders};
 use self::image::check_space;
-pub(crate) use self::image::{devices_of, folder_bytes, target};
+pub(crate) use self::image::{devices_of, folder_bytes, newest, target};
 use self::parts::Parts;
 use self::taking::Taking;
 use crate::agent::attach;

@@ -4,7 +4,8 @@
 //!  noted in the session's folder ─► made ─► written, checked ─► complete: the workers end ─► resumed ─► removed
 //!               └───────────── a failure, the next daemon ─► removed
 //! ```
-//! An entry belongs to one session, and nothing else refers to it. The session's record names it from before the folder is made
+//! An entry belongs to one session, and nothing else refers to it. One in the store of images may refer to chunks of theirs, which a
+//! collection of garbage keeps. The session's record names it from before the folder is made
 //! until after it is removed. So a new daemon knows what to do with it, whenever the last one has died.
 
 use std::fs;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use fermata_control::user::PausedData;
 use fermata_control::worker::{FailureKind, ImageDigests, Totals};
 use fermata_store::image::{DeviceRecord, PROFILE, part_name};
-use fermata_store::{Store, paused_part};
+use fermata_store::{SharedLock, Store, paused_part};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{OrFail, Result, from_store};
@@ -54,11 +55,12 @@ pub struct EntryPart {
 }
 
 impl Entry {
-    /// Makes the folder, with a store and a folder for each of `parts` parts; returns the latter.
+    /// Makes the folder, with a store and a folder for each of `parts` parts. Returns the latter, and what keeps chunks of images in the
+    /// store, which the parts may refer to, until the entry is complete.
     ///
     /// # Errors
     /// It cannot be made, or is there already.
-    pub fn make(&self, parts: usize) -> Result<Vec<PathBuf>> {
+    pub fn make(&self, parts: usize) -> Result<(Vec<PathBuf>, SharedLock)> {
         let folder = &self.data.folder;
         let what = || format!("cannot make `{}`", folder.display());
         if let Some(parent) = folder.parent() {
@@ -68,12 +70,13 @@ impl Entry {
         own.mode(0o700)
             .create(folder)
             .or_fail(FailureKind::User, what)?;
-        Store::open(folder, true).map_err(|e| from_store(&e))?;
+        let store = Store::open(folder, true).map_err(|e| from_store(&e))?;
+        let held = store.share().map_err(|e| from_store(&e))?;
         let parts: Vec<PathBuf> = (1..=parts).map(|it| paused_part(folder, it)).collect();
         for part in &parts {
             fermata_store::make_folder(part).map_err(|e| from_store(&e))?;
         }
-        Ok(parts)
+        Ok((parts, held))
     }
 
     /// Checks that the parts of these processes are whole, and marks the entry as complete.
@@ -99,6 +102,7 @@ impl Entry {
         }
         self.data.device_bytes = totals.device_bytes;
         self.data.host_bytes = totals.host_bytes;
+        self.data.written_bytes = totals.written_bytes;
         (self.totals, self.devices) = (totals, devices);
         self.complete = true;
         Ok(self)

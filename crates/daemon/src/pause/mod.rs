@@ -196,7 +196,8 @@ fn take(
     entry: Entry,
     report: &mut Report<'_>,
 ) -> Result<user::Paused> {
-    let folders = entry.make(served.len())?;
+    // No collection of garbage runs until all is recorded.
+    let (folders, _held) = entry.make(served.len())?;
     let phases = Phases::start();
     let halt = Halt {
         session,

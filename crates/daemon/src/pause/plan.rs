@@ -7,9 +7,9 @@ use fermata_control::worker::{FailureKind, Totals};
 use fermata_store::image::unix_now;
 use fermata_store::{FreeSpace, is_memory};
 
+use crate::checkpoint::newest;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
-
 use crate::pause::data::Entry;
 use crate::session::{Session, token};
 
@@ -49,6 +49,7 @@ impl Entry {
             folder,
             device_bytes: 0,
             host_bytes: 0,
+            written_bytes: 0,
             since: unix_now(),
         };
         Ok(Self {
@@ -60,18 +61,20 @@ impl Entry {
         })
     }
 
-    /// Refuses if `bytes` do not fit there.
+    /// Refuses if `bytes` do not fit there. If the session has an image in the store in which the entry lies, most of them may be there
+    /// already: if the space is used up nevertheless, the pause fails.
     ///
     /// # Errors
     /// `User`, with the numbers.
     pub fn check_room(&self, daemon: &Daemon, session: &Session, bytes: u64) -> Result<()> {
         let folder = &self.data.folder;
         let store = daemon.paths.store();
+        let with_images = folder.starts_with(&store);
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
-        let ready = if folder.starts_with(&store) { ready } else { 0 };
+        let ready = if with_images { ready } else { 0 };
         let needed = (bytes + MARGIN).saturating_sub(ready);
         let free = FreeSpace::of(folder).map_or(u64::MAX, |it| it.bytes);
-        if needed <= free {
+        if needed <= free || with_images && has_image(daemon, session) {
             return Ok(());
         }
         let what = match self.data.in_memory {
@@ -91,6 +94,14 @@ impl Entry {
     }
 }
 
+/// Whether the session was restored from an image in the daemon's folder of images, or has one there.
+fn has_image(daemon: &Daemon, session: &Session) -> bool {
+    let images = &daemon.paths.images;
+    let of_restore = session.image.as_ref();
+    of_restore.is_some_and(|it| it.starts_with(images) && it.exists())
+        || newest(&[images], session).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +117,7 @@ mod tests {
         let entry = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
         assert!(!entry.data.folder.exists() && entry.data.folder.starts_with(folder.path()));
         entry.remove().expect("nothing is there");
-        assert_eq!(entry.make(2).expect("made").len(), 2);
+        assert_eq!(entry.make(2).expect("made").0.len(), 2);
         entry.make(2).expect_err("it is there");
         let unwritten = entry.clone().complete(&[], Default::default());
         assert!(unwritten.expect("no part, nothing missing").complete);

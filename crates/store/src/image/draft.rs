@@ -20,7 +20,7 @@ use rustix::fs::RenameFlags;
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
 use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROFILE, part_name};
 use super::{Image, registry, rfc3339, unix_now};
-use crate::lock::{self, Guard, Kind};
+use crate::lock::{self, Guard, Kind, SharedLock};
 use crate::{Result, Store, StoreError, format, moments, sync};
 
 /// In the names of folders that become no images.
@@ -35,7 +35,7 @@ pub struct Draft {
     files: Option<Vec<FileRecord>>,
     parts: Vec<String>,
     _own: Guard,
-    _share: Guard,
+    _share: SharedLock,
 }
 
 impl Draft {

@@ -172,6 +172,10 @@ pub enum ToWorker {
         /// The session's folder.
         #[serde(with = "crate::text::path")]
         folder: PathBuf,
+        /// This worker's number in the table, whose descriptor comes with it, by which the workers agree who stores a chunk of the
+        /// next image that several have; without it each stores all of its own.
+        #[serde(default)]
+        number: Option<u16>,
     },
     /// Give all device memory of a session back whose program is detached; nothing but Exit may follow.
     Vacate,

@@ -15,6 +15,7 @@
 pub mod access;
 pub mod capture;
 mod digest;
+mod elsewhere;
 mod error;
 mod files;
 mod gate;
@@ -39,6 +40,7 @@ mod thread;
 mod tier;
 mod variables;
 
+pub use elsewhere::Elsewhere;
 pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
 pub use live::{

@@ -13,14 +13,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::image::{CHUNKS, ChunkTable, STATE};
+use crate::image::{CHUNKS, ChunkTable, PARTS, STATE};
 use crate::{
     AlignedBuf, ChunkId, ChunkReader, PackFile, PackWriter, Result, Store, StoreError, Totals,
     index, memory, store::PAUSED, sync,
 };
 
-/// Where their parts are.
-const PARTS: &str = "parts";
 /// The longest `state` or `chunks` file that is read.
 const MAX_FILE: u64 = 4 << 30;
 

@@ -27,6 +27,8 @@ pub struct ChunkReader {
     taken: Arc<Taken>,
     /// Packs of which parts of chunks may be read.
     trusted: HashSet<FileVersion>,
+    /// Chunks that are read through the page cache.
+    through_cache: HashSet<ChunkId>,
     /// Whether the store is in memory itself.
     in_memory: bool,
     _lock: Option<SharedLock>,
@@ -90,6 +92,7 @@ impl ChunkReader {
             copies: None,
             taken: Arc::default(),
             trusted: HashSet::new(),
+            through_cache: HashSet::new(),
             _lock: None,
         }
     }
@@ -106,6 +109,13 @@ impl ChunkReader {
     /// their files, as [`Self::pack_versions`] gives them; see [`Self::read_part`].
     pub fn trusting(mut self, packs: impl IntoIterator<Item = FileVersion>) -> Self {
         self.trusted = packs.into_iter().collect();
+        self
+    }
+
+    /// The same reader, which reads these chunks through the page cache, because other processes read them at the same time: so a disk
+    /// brings each of them once.
+    pub fn through_cache(mut self, chunks: HashSet<ChunkId>) -> Self {
+        self.through_cache = chunks;
         self
     }
 
@@ -249,7 +259,12 @@ impl ChunkReader {
 
     fn read_pack(&self, id: &ChunkId, at: &Location, into: &mut [u8]) -> Result<()> {
         let bytes = into.len();
-        let whole = if direct::is_aligned(into) {
+        let cached = self.through_cache.contains(id);
+        if cached {
+            // Of a whole chunk that it is told of, the kernel asks the disk at once.
+            self.will_need(id);
+        }
+        let whole = if direct::is_aligned(into) && !cached {
             bytes / BLOCK * BLOCK
         } else {
             0

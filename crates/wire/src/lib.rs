@@ -21,6 +21,8 @@ mod barrier;
 #[cfg(not(loom))]
 mod callbacks;
 #[cfg(not(loom))]
+pub mod claims;
+#[cfg(not(loom))]
 mod consumer;
 #[cfg(not(loom))]
 mod error;

@@ -266,6 +266,7 @@ fn a_texture_of_memory_and_a_share_of_it_wait_until_it_has_come() {
         let program = worker.attach();
         let joined = worker.ask(ToWorker::Share {
             folder: folder.path().to_owned(),
+            number: None,
         });
         assert_eq!(joined, FromWorker::Sharing);
         let room = program.producer.stage(4096).unwrap();

@@ -23,7 +23,10 @@ fn done(program: &Program, op: &Op<'_>) {
 /// Says where the other workers of the session are.
 fn join(worker: &mut Worker, folder: &Path) {
     let folder = folder.to_owned();
-    let joined = worker.ask(ToWorker::Share { folder });
+    let joined = worker.ask(ToWorker::Share {
+        folder,
+        number: None,
+    });
     assert_eq!(joined, FromWorker::Sharing);
 }
 

@@ -46,6 +46,7 @@ mod pytorch;
 mod queued;
 mod ranks;
 mod refusals;
+mod replicas;
 mod restore;
 mod runtime;
 #[path = "../../../crates/object/tests/common/server.rs"]

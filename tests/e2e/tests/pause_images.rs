@@ -15,6 +15,8 @@ use serde_json::Value;
 /// 2 MiB in two buffers; it stands still after step 20, the first that it prints.
 const OPTIONS: &[&str] = &["--steps", "40", "--size", "512"];
 const HELD: u64 = 20;
+/// The status of a command that finds a store in use.
+const IN_USE: i32 = 11;
 
 /// A scene whose images are in memory, in which `heat2d` stands still as session `one`, and what it prints alone.
 struct Held {
@@ -55,10 +57,19 @@ impl Held {
         Ok((folder, data["written_bytes"].as_u64().context("no bytes")?))
     }
 
-    /// Bytes that a collection of garbage frees.
+    /// Bytes that a collection of garbage frees, once nobody uses the store any more: what brings a restored program's memory does.
     fn collect(&self) -> Result<u64> {
-        let freed = &self.json(&["images", "gc"])?["freed_bytes"];
-        freed.as_u64().context("it does not say what it frees")
+        let mut freed = None;
+        wait_until("the store is free", || {
+            let done = self.scene.fermata().call(&["images", "gc", "--json"])?;
+            if done.status == IN_USE {
+                return Ok(false);
+            }
+            let report: Value = serde_json::from_str(&done.success("images gc")?.stdout)?;
+            freed = report["freed_bytes"].as_u64();
+            Ok(true)
+        })?;
+        freed.context("it does not say what it frees")
     }
 
     fn remove(&self, image: &str) -> Result<()> {

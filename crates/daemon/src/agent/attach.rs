@@ -13,7 +13,7 @@
 //! Processes of one session go on when all of them have their memory: one may read that of another at once (MPI does, with
 //! `process_vm_readv`).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -22,13 +22,14 @@ use fermata_control::PROTOCOL;
 use fermata_control::agent::ToAgent;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::moments;
-use fermata_wire::Side;
+use fermata_wire::{Side, claims};
 use tracing::warn;
 
 use crate::agent::wake;
 use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
 use crate::failure::{OrFail, Result, fail, from_control};
+use crate::parallel::all_at_once;
 use crate::proc::ProcessId;
 use crate::session::{Detached, Session};
 use crate::worker::{Worker, unexpected};
@@ -43,6 +44,8 @@ const BACK_TIME: Duration = Duration::from_secs(600);
 const DONE_TIME: Duration = Duration::from_secs(3600);
 /// How long workers may take to ask each other for what they share.
 const SHARE_TIME: Duration = Duration::from_secs(120);
+/// Chunks for which workers have claims at most; they take 16 MiB when all are used. Of more each worker stores its own.
+const CLAIMS: u64 = 1 << 20;
 /// After this time an agent that has not come is woken again: its first attempt may have failed.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a rejected program may take to connect for the message.
@@ -53,10 +56,37 @@ const REJECT_TIME: Duration = Duration::from_secs(30);
 /// # Errors
 /// Its process has mapped memory of a process that has ended or has freed that memory.
 pub fn share(session: &Session, worker: &Worker) -> Result<()> {
+    tell_share(session, worker, None)
+}
+
+/// As [`share`], for the workers whose parts become one image: from now on a chunk that several of them have is stored by one. That it
+/// was must be checked when all have stored theirs.
+///
+/// # Errors
+/// As there.
+pub fn share_chunks(session: &Session, workers: Vec<Arc<Worker>>) -> Result<()> {
+    // Without a table each stores all of its own.
+    let table = (workers.len() > 1)
+        .then(|| claims::create(CLAIMS).ok())
+        .flatten();
+    let each = |(number, worker): (u16, Arc<Worker>)| {
+        let table = table.as_ref().map(|it| (number, it.as_fd()));
+        tell_share(session, &worker, table)
+    };
+    all_at_once((1..).zip(workers).collect(), "share", each).map(drop)
+}
+
+fn tell_share(
+    session: &Session,
+    worker: &Worker,
+    table: Option<(u16, BorrowedFd<'_>)>,
+) -> Result<()> {
     let share = ToWorker::Share {
         folder: session.dir.clone(),
+        number: table.map(|it| it.0),
     };
-    match worker.request(&share, &[], SHARE_TIME, &mut |_, _| {})? {
+    let fds: Vec<_> = table.into_iter().map(|it| it.1).collect();
+    match worker.request(&share, &fds, SHARE_TIME, &mut |_, _| {})? {
         FromWorker::Sharing => Ok(()),
         other => Err(unexpected(&other)),
     }

@@ -20,13 +20,14 @@ use super::halt::workers_of;
 use super::parts::Parts;
 use super::sum::{Progress, longest, sum};
 use super::taking::Taking;
+use crate::agent::attach::share;
 use crate::failure::{OrFail, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record;
 use crate::parallel::{all_at_once, each_at_once};
 use crate::proc::ProcessId;
 use crate::progress::Report;
-use crate::session::Served;
+use crate::session::{Served, Session};
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// The time between two looks at a capture.
@@ -156,6 +157,8 @@ impl Taking<'_> {
                 self.forget_host()?;
                 let copy = self.copy_memory(report);
                 let served = self.returned(served)?;
+                // What they have claimed is of the first stop.
+                share_alone(self.session, &served)?;
                 let again = self.stopped(&served, copy, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
@@ -279,6 +282,12 @@ fn ended(all: Vec<Followed>) -> Ended {
 fn common(ways: &[Way]) -> Option<Way> {
     let by_cow = ways.iter().find(|it| **it == Way::Cow);
     by_cow.or(ways.first()).copied()
+}
+
+/// From now on each worker stores all of its own.
+fn share_alone(session: &Session, served: &[Served]) -> Result<()> {
+    let alone = |worker: Arc<Worker>| share(session, &worker);
+    all_at_once(workers_of(served), "share", alone).map(drop)
 }
 
 fn ask(worker: &Worker, request: &ToWorker) -> Result<FromWorker> {

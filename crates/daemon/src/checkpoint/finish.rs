@@ -1,5 +1,6 @@
 //! Ends a checkpoint: lets the program go on, writes what the workers have read, and commits the draft as an image.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ impl Taking<'_> {
             mut draft,
             root,
             phases,
+            folders,
             ..
         } = self;
         let mut host_bytes = 0;
@@ -84,6 +86,7 @@ impl Taking<'_> {
         let committed = phases
             .time("finish", || parts.finish(report))
             .and(completed)
+            .and_then(|()| check_chunks(daemon, &folders))
             .and_then(|()| match parts.pages.take() {
                 Some(pages) => phases.time("settle", || pages.settle(&draft.host())),
                 None => Ok(Vec::new()),
@@ -154,6 +157,24 @@ impl Taking<'_> {
         // The first failure is reported; `ps` shows the effect of this one.
         let _ = bring_back(self.daemon, self.session, parked);
     }
+}
+
+/// Checks that the parts of several workers lack no chunk: each has counted on others to store what they have in common.
+fn check_chunks(daemon: &Daemon, parts: &[PathBuf]) -> Result<()> {
+    if parts.len() < 2 {
+        return Ok(());
+    }
+    let store = daemon.store()?;
+    parts.iter().try_for_each(|part| {
+        let checked = store.check_part(part).map_err(|e| from_store(&e));
+        checked.map(drop).map_err(|failure| {
+            let message = format!(
+                "a process has not stored what another one has in common with it: {}",
+                failure.message
+            );
+            fail(FailureKind::Internal, message).hint("take the checkpoint again")
+        })
+    })
 }
 
 /// Ends a program whose image is complete.

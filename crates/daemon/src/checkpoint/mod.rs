@@ -49,13 +49,11 @@ use crate::failure::{Failure, Hint, Result, fail, from_store};
 use crate::helpers::namespace;
 use crate::host::pages;
 use crate::open_files::tcp::reuse;
-use crate::parallel::all_at_once;
 use crate::phases::Phases;
 use crate::proc;
 use crate::progress::Report;
 use crate::session::{Inner, Session};
 use crate::turn::{ATTEMPTS, Others, Present, Turn};
-use crate::worker::Worker;
 
 /// How often a checkpoint is tried again because of its moment ([`host::is_passing`]): each attempt stops the program.
 const PASSING: u32 = 3;
@@ -213,8 +211,7 @@ impl<'a> Taking<'a> {
             };
             return self.finish(parts, request.then, report);
         }
-        let check = |worker: Arc<Worker>| attach::share(self.session, &worker);
-        all_at_once(workers_of(&served), "share", check)?;
+        attach::share_chunks(self.session, workers_of(&served))?;
         for _ in 1..served.len() {
             let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
             self.folders.push(folder);

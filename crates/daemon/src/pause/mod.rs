@@ -22,10 +22,10 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 pub use self::resume::{park_again, resume, revive, waits, watch};
-use crate::agent::attach::share;
+use crate::agent::attach::share_chunks;
 use crate::agent::bring_back::{Parked, bring_back};
 use crate::checkpoint::{Halt, devices_of, finished};
-use crate::parallel::{all_at_once, each_at_once};
+use crate::parallel::each_at_once;
 use crate::progress::Report;
 use crate::turn::{ATTEMPTS, Others, Patience, Present, Turn};
 
@@ -150,8 +150,8 @@ fn attempt(
         return Err(fail(FailureKind::User, message)
             .hint("pause it once it has; `kill -STOP` stops a program without"));
     }
-    let shared = |it: Served| share(session, &it.worker);
-    all_at_once(served.clone(), "share", shared)?;
+    let workers = served.iter().map(|it| Arc::clone(&it.worker));
+    share_chunks(session, workers.collect())?;
     let entry = Entry::plan(daemon, session, request.to.as_ref())?;
     entry.check_room(daemon, session, bytes_of(&served)?)?;
     // Recorded first: if this daemon dies, the next one knows of the folder.

@@ -106,7 +106,11 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
         false => String::new(),
     };
     site.live.adopt_staging();
-    let reach = site.live.reach();
+    let mut reach = site.live.reach();
+    if wish.way == Some(Way::Recopy) {
+        // What it copies first may have changed at the end, when other workers count on it.
+        reach.elsewhere = None;
+    }
     let mut contexts = BTreeMap::new();
     for device in bytes.keys() {
         let context = site.live.enter_device(*device);

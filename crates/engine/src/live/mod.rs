@@ -52,7 +52,7 @@ use crate::hashers::SharedHasher;
 use crate::module_images::Examinations;
 use crate::restore::Keeper;
 use crate::share::Sharing;
-use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
+use crate::{CHUNK, Elsewhere, HOST_BUFFER, STAGING_BUFFERS, Tier};
 
 /// A context.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +155,8 @@ pub struct Live {
     pub host_buffer: u64,
     /// Bytes a second that saves write to storage at most; 0 for no limit.
     pub write_rate: u64,
+    /// What other workers of the session store for the next image.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// Staging buffers that another thread makes ahead.
     pub spare_staging: SpareStaging,
     /// The registered memory tier, if there is one.
@@ -232,6 +234,7 @@ impl Live {
             staging: None,
             host_buffer: HOST_BUFFER,
             write_rate: 0,
+            elsewhere: None,
             spare_staging: SpareStaging::default(),
             tier: None,
             copies: None,

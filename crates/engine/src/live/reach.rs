@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fermata_abi::op::{ArrayId, ContextId};
 use fermata_device::{ArrayHandle, ContextHandle, Driver, PinnedPool};
 
-use crate::{EngineError, Live};
+use crate::{Elsewhere, EngineError, Live};
 
 /// See the module. Clones are cheap enough to be made for every checkpoint.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ pub(crate) struct Reach {
     pub host_buffer: u64,
     /// Bytes a second that may be written to storage; 0 for no limit.
     pub write_rate: u64,
+    /// What other workers store for the same image.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
 }
 
 impl Live {
@@ -49,6 +51,7 @@ impl Live {
             staging: self.staging.clone(),
             host_buffer: self.host_buffer,
             write_rate: self.write_rate,
+            elsewhere: self.elsewhere.clone(),
         }
     }
 }

@@ -23,7 +23,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fermata_store::{ChunkReader, Store, Taken, moments};
+use fermata_store::image::chunks_beside;
+use fermata_store::{ChunkReader, Store, Taken, is_memory, moments};
 use fermata_terms::{Pace, PrefetchOrder};
 use parking_lot::Mutex;
 
@@ -82,7 +83,7 @@ pub fn preload(
     image: ImageFiles<'_>,
     made: &mut dyn FnMut(&Live),
 ) -> Result<Preloaded, EngineError> {
-    let reader = reader(live, store)?;
+    let reader = reader(live, store, image.folder)?;
     let mut steps = Steps::since(Instant::now());
     let (read, _) = begin_with(live, &reader, image, &mut steps)?;
     objects::bring_code(live);
@@ -111,7 +112,7 @@ pub fn load(
     let start = Instant::now();
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
-    let reader = reader(&live, store)?;
+    let reader = reader(&live, store, image.folder)?;
     let (known, from) = match preloaded {
         Some(preloaded) => {
             let known = preloaded.of(image)?;
@@ -232,9 +233,13 @@ fn begin_with(
     Ok((read, from))
 }
 
-/// Reads from copies of the store's packs, where there are some.
-fn reader(live: &Live, store: &Store) -> Result<ChunkReader, EngineError> {
-    let reader = store.reader()?;
+/// Reads from copies of the store's packs, where there are some, and through the page cache what other processes of the image in
+/// `folder` read, too.
+fn reader(live: &Live, store: &Store, folder: &Path) -> Result<ChunkReader, EngineError> {
+    let mut reader = store.reader()?;
+    if !is_memory(store.dir()) {
+        reader = reader.through_cache(chunks_beside(folder));
+    }
     Ok(match &live.copies {
         Some(folder) => reader.with_copies(folder),
         None => reader,
@@ -259,7 +264,7 @@ fn begin(
         Pace::Behind(order) => order,
     };
     let order = in_order(order, &blocks, &profile);
-    let reader = reader(live, store)?;
+    let reader = reader(live, store, image)?;
     let mut stored = blocks.all().iter().flat_map(|it| &it.stored);
     let in_tier = live.tier.is_some() && stored.any(|(_, id)| reader.is_near(id));
     let flow = Limits::of(pace != Pace::Eager, in_tier);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  protocol ── Order: piece, digest if known ──► Sink::take
-//!                │ zero, or in the store already ──────────────────────────► table
+//!                │ zero, in the store already, or another worker's ────────► table
 //!                └ copy device ─► host ── `read(piece)`: the device memory may change now
 //!                                  └► helpers (every core): hash, compare or name, write ─► table
 //!  where copies arrive: in a place of a pack, if the registered tier (crate::tier) has one; else in a
@@ -27,6 +27,8 @@
 //!   chunk is named by the bytes that arrived.
 //! - Module images are taken by [`Sink::take_images`], last, because [`Sink::renew`] forgets them.
 //! - Host memory is taken by [`Sink::take_host`], while the program stands still.
+//! - Chunks that several workers of a session have are stored by one of them ([`crate::Elsewhere`]), until the sink is renewed: what has
+//!   changed since need not be what another one counts on.
 //! - After an error, or when it is dropped early, the sink leaves nothing in the store.
 
 mod behind;

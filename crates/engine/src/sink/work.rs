@@ -20,7 +20,7 @@ use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
 use crate::pipeline::{Next, Queue, STEP_LIMIT};
 use crate::seal::SealKey;
-use crate::{CHUNK, EngineError};
+use crate::{CHUNK, Elsewhere, EngineError};
 
 /// Buffers for host memory.
 const OWN_BUFFERS: usize = 16;
@@ -87,6 +87,8 @@ pub(super) struct Flow {
     /// Whether the program waits for what is being taken, or the save has been given up.
     signals: Arc<Signals>,
     writer: PackWriter,
+    /// What other workers store.
+    elsewhere: Mutex<Option<Arc<dyn Elsewhere>>>,
     pace: WriteRate,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
@@ -119,6 +121,7 @@ impl Flow {
             reservoir: Reservoir::new(reach.host_buffer),
             signals: Arc::default(),
             writer,
+            elsewhere: Mutex::new(reach.elsewhere.clone()),
             pace: WriteRate::new(reach.write_rate),
             table: Mutex::default(),
             wrong: Mutex::new(Some(Vec::new())),
@@ -163,6 +166,7 @@ impl Flow {
             Digest::Id(id) if self.writer.put_known(&id, len as u64) => {
                 self.enter(job, Some(id));
             }
+            Digest::Id(id) if !self.is_mine(&id) => self.enter(job, Some(id)),
             Digest::Id(id) => match self.coming.lock().get_mut(&id) {
                 Some(others) => others.push(job.clone()),
                 None => return false,
@@ -176,9 +180,22 @@ impl Flow {
     pub fn has(&self, order: &Order) -> bool {
         match order.digest {
             Digest::Zero => true,
-            Digest::Id(id) => self.writer.has(&id, order.piece.len as u64),
+            Digest::Id(id) => {
+                self.writer.has(&id, order.piece.len as u64) || self.is_of_another(&id)
+            }
             Digest::Unknown => false,
         }
+    }
+
+    /// Whether this worker stores the chunk, rather than another one.
+    fn is_mine(&self, id: &ChunkId) -> bool {
+        let elsewhere = self.elsewhere.lock();
+        elsewhere.as_ref().is_none_or(|it| it.is_mine(id))
+    }
+
+    fn is_of_another(&self, id: &ChunkId) -> bool {
+        let elsewhere = self.elsewhere.lock();
+        elsewhere.as_ref().is_some_and(|it| it.is_of_another(id))
     }
 
     /// Finds a place for the job in the tier's packs, if there is room.
@@ -303,6 +320,10 @@ impl Flow {
 
     /// Forgets everything taken so far, for a new image.
     pub fn forget(&self) {
+        if self.turns.load(Ordering::Relaxed) > 0 {
+            // What it has claimed so far may not be in the new one, nor what others have.
+            *self.elsewhere.lock() = None;
+        }
         self.table.lock().clear();
         self.tries.lock().clear();
         self.coming.lock().clear();
@@ -375,7 +396,11 @@ impl Flow {
             Err(wanted) => return self.differs(job.clone(), &wanted),
         };
         moments::pass("write");
+        let stored = self.writer.has(&id, bytes.len() as u64);
         match &job.place {
+            place if !stored && !self.is_mine(&id) => {
+                place.iter().for_each(|it| self.writer.waive(it))
+            }
             Some(place) => {
                 if !written {
                     self.writer.fill(place, bytes)?;
@@ -384,7 +409,7 @@ impl Flow {
             }
             None => {
                 let len = bytes.len() as u64;
-                if !self.writer.has(&id, len) && !self.pace.wait(len, &|| self.failed()) {
+                if !stored && !self.pace.wait(len, &|| self.failed()) {
                     return Ok(());
                 }
                 self.writer.put(&id, bytes)?;

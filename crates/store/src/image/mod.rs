@@ -9,6 +9,7 @@
 //!       host/           the host process (written by CRIU); `host/chunks`: which chunk fills which part of its memory
 //! ```
 
+mod beside;
 mod diff;
 mod draft;
 mod folder;
@@ -20,6 +21,7 @@ mod table;
 mod time;
 mod verify;
 
+pub use beside::chunks_beside;
 pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
 pub use draft::Draft;
 pub use folder::{Listed, Removed, check_name, check_place, ls, next_name, rm, sweep_drafts};
@@ -34,4 +36,5 @@ pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWrite
 pub use time::{rfc3339, unix_now};
 pub use verify::{Damage, DamagedBuffer, Report, VerifyProgress, verify};
 
+pub(crate) use beside::PARTS;
 pub(crate) use registry::{forget, known_images};

@@ -351,7 +351,7 @@ impl Worker {
                 }
                 Ok(FromWorker::Abandoned)
             }
-            ToWorker::Share { folder } => self.share(folder),
+            ToWorker::Share { folder, number } => self.share(folder, number, fds),
             ToWorker::Describe => self.describe(),
             ToWorker::Vacate => self.vacate(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),

@@ -1,23 +1,50 @@
 //! Save, Begin and Vacate: saves a session in a stop, whole or as the beginning of a capture that goes on while the
 //! program runs; refuses sessions that cannot be saved; frees the device memory of one that has been saved.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fermata_abi::op::loses_device;
 use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Totals};
-use fermata_engine::{EngineError, Site, Summary, protocol};
-use fermata_store::Store;
+use fermata_engine::{Elsewhere, EngineError, Site, Summary, protocol};
+use fermata_store::{ChunkId, Store};
+use fermata_wire::claims::Claims;
 
 use super::account::Account;
 use super::serving::on_server;
 use super::{Reporter, Worker, totals};
 use crate::failure::{device_lost, failure, from_engine, of_session};
 
+/// What other workers have claimed.
+#[derive(Debug)]
+struct Others(Claims);
+
+impl Elsewhere for Others {
+    fn is_mine(&self, id: &ChunkId) -> bool {
+        self.0.claim(&id.0)
+    }
+
+    fn is_of_another(&self, id: &ChunkId) -> bool {
+        self.0.is_of_another(&id.0)
+    }
+}
+
 impl Worker {
-    /// Sets the folder in which the session's workers find each other; a session that has memory of others needs it.
-    pub(super) fn share(&mut self, folder: PathBuf) -> Result<FromWorker, Failure> {
+    /// Sets the folder in which the session's workers find each other; a session that has memory of others needs it. With a number and
+    /// a table, chunks of the next image that others have, too, are stored by one of them.
+    pub(super) fn share(
+        &mut self,
+        folder: PathBuf,
+        number: Option<u16>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<FromWorker, Failure> {
         self.look_after_program();
+        // Without it this worker stores all of its own.
+        let table = number.zip(fds.first());
+        let claims = table.and_then(|(number, fd)| Claims::open(fd.as_fd(), number).ok());
         let share = move |site: &mut Site| {
+            site.live.elsewhere = claims.map(|it| Arc::new(Others(it)) as Arc<dyn Elsewhere>);
             site.live.sharing.set_folder(&folder, LOAD_FAILED);
             site.live.check_shared(&mut site.session)
         };

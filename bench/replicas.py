@@ -31,7 +31,7 @@ def read_bytes(folder):
 
 
 def stored_bytes(images):
-    return sum(it.stat().st_size for it in (images / ".store" / "packs").iterdir())
+    return sum(it.stat().st_size for it in (images / ".store" / "packs").glob("*.pack"))
 
 
 def ends(text):

@@ -59,14 +59,14 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
     tell_share(session, worker, None)
 }
 
-/// As [`share`], for the workers whose parts become one image: from now on a chunk that several of them have is stored by one. That it
-/// was must be checked when all have stored theirs.
+/// As [`share`], for the workers whose parts become one image. `once`: a chunk that several of them have is stored by one of them; that
+/// it was must be checked when all have stored theirs. Else each stores all of its own.
 ///
 /// # Errors
 /// As there.
-pub fn share_chunks(session: &Session, workers: Vec<Arc<Worker>>) -> Result<()> {
+pub fn share_chunks(session: &Session, workers: Vec<Arc<Worker>>, once: bool) -> Result<()> {
     // Without a table each stores all of its own.
-    let table = (workers.len() > 1)
+    let table = (once && workers.len() > 1)
         .then(|| claims::create(CLAIMS).ok())
         .flatten();
     let each = |(number, worker): (u16, Arc<Worker>)| {

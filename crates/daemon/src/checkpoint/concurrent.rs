@@ -20,14 +20,14 @@ use super::halt::workers_of;
 use super::parts::Parts;
 use super::sum::{Progress, longest, sum};
 use super::taking::Taking;
-use crate::agent::attach::share;
+use crate::agent::attach::share_chunks;
 use crate::failure::{OrFail, Result, fail};
 use crate::host::HostCopy;
 use crate::images::record;
 use crate::parallel::{all_at_once, each_at_once};
 use crate::proc::ProcessId;
 use crate::progress::Report;
-use crate::session::{Served, Session};
+use crate::session::Served;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// The time between two looks at a capture.
@@ -158,7 +158,7 @@ impl Taking<'_> {
                 let copy = self.copy_memory(report);
                 let served = self.returned(served)?;
                 // What they have claimed is of the first stop.
-                share_alone(self.session, &served)?;
+                share_chunks(self.session, workers_of(&served), false)?;
                 let again = self.stopped(&served, copy, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
@@ -282,12 +282,6 @@ fn ended(all: Vec<Followed>) -> Ended {
 fn common(ways: &[Way]) -> Option<Way> {
     let by_cow = ways.iter().find(|it| **it == Way::Cow);
     by_cow.or(ways.first()).copied()
-}
-
-/// From now on each worker stores all of its own.
-fn share_alone(session: &Session, served: &[Served]) -> Result<()> {
-    let alone = |worker: Arc<Worker>| share(session, &worker);
-    all_at_once(workers_of(served), "share", alone).map(drop)
 }
 
 fn ask(worker: &Worker, request: &ToWorker) -> Result<FromWorker> {

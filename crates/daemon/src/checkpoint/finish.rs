@@ -9,6 +9,7 @@ use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use parking_lot::Mutex;
 use tracing::warn;
 
+use super::host::NOT_STORED;
 use super::image::{describe, folder_bytes};
 use super::parts::Parts;
 use super::sum::{Progress, sum};
@@ -168,10 +169,7 @@ fn check_chunks(daemon: &Daemon, parts: &[PathBuf]) -> Result<()> {
     parts.iter().try_for_each(|part| {
         let checked = store.check_part(part).map_err(|e| from_store(&e));
         checked.map(drop).map_err(|failure| {
-            let message = format!(
-                "a process has not stored what another one has in common with it: {}",
-                failure.message
-            );
+            let message = format!("{}, {NOT_STORED}", failure.message);
             fail(FailureKind::Internal, message).hint("take the checkpoint again")
         })
     })

@@ -39,6 +39,7 @@ const ZOMBIE: &str = "Zombies with threads";
 /// The ends of such failures' messages.
 const ON_THEIR_WAY: &str = "were on their way";
 const IS_ENDING: &str = "was about to end";
+pub(super) const NOT_STORED: &str = "which the process that was to store it has not";
 
 /// What has been prepared before the stop: a CRIU that is ready to dump, and copied memory.
 pub(super) struct Ahead {
@@ -76,9 +77,9 @@ pub(crate) fn no_connection(why: &Unusable) -> Failure {
 }
 
 /// Whether an attempt has failed because of its moment, so that the next may succeed: bytes of a TCP connection inside the session were
-/// between its ends, or a process was about to end.
+/// between its ends, a process was about to end, or one has not stored what others counted on.
 pub(super) fn is_passing(failure: &Failure) -> bool {
-    let ends = [ON_THEIR_WAY, IS_ENDING];
+    let ends = [ON_THEIR_WAY, IS_ENDING, NOT_STORED];
     ends.iter().any(|it| failure.message.ends_with(it))
 }
 

@@ -77,11 +77,15 @@ pub fn checkpoint(
         check_running(&session)?;
     }
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
-    let mut taken = attempt(daemon, &session, request, true, report);
+    let mut how = How {
+        ahead: true,
+        once: true,
+    };
+    let mut taken = attempt(daemon, &session, request, how, report);
     let mut passing = 0;
     for _ in 1..ATTEMPTS {
         // Without the copy ahead, an attempt is shorter, so processes that start and end interfere less often.
-        let ahead = match &taken {
+        how.ahead = match &taken {
             Err((_, Others::Come)) => {
                 turn = turn.let_in()?;
                 false
@@ -90,11 +94,12 @@ pub fn checkpoint(
             Err((failure, Others::Same)) if host::is_passing(failure) && passing < PASSING => {
                 info!(session = %session.name, "another attempt: {}", failure.message);
                 passing += 1;
+                how.once = false;
                 true
             }
             _ => break,
         };
-        taken = attempt(daemon, &session, request, ahead, report);
+        taken = attempt(daemon, &session, request, how, report);
     }
     let taken = taken.map_err(|(failure, _)| failure);
     if let Some(tier) = &daemon.tier {
@@ -113,17 +118,25 @@ pub fn checkpoint(
     Ok(taken)
 }
 
+/// How an attempt is made.
+#[derive(Clone, Copy)]
+struct How {
+    /// Host memory may be copied before the stop.
+    ahead: bool,
+    /// Chunks that several workers have may be stored by one of them.
+    once: bool,
+}
+
 /// Tries to take an image. With a failure it returns whether another attempt may succeed: if the session lives, and meanwhile a
-/// process has begun to use CUDA (its connection was in the way), or one that used it has ended. `ahead`: host memory may be
-/// copied before the stop.
+/// process has begun to use CUDA (its connection was in the way), or one that used it has ended.
 fn attempt(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
     request: &Checkpoint,
-    ahead: bool,
+    how: How,
     report: &mut Report<'_>,
 ) -> std::result::Result<Checkpointed, (Failure, Others)> {
-    let taking = Taking::prepare(daemon, session, request, ahead)
+    let taking = Taking::prepare(daemon, session, request, how)
         .map_err(|failure| (failure, Others::Same))?;
     let present = Present::of(session);
     info!(session = %session.name, "checkpoint of `{}` begins", session.name);
@@ -144,7 +157,7 @@ impl<'a> Taking<'a> {
         daemon: &'a Arc<Daemon>,
         session: &'a Arc<Session>,
         request: &Checkpoint,
-        ahead: bool,
+        how: How,
     ) -> Result<Self> {
         Criu::check_permitted()?;
         let criu = daemon.criu()?;
@@ -183,7 +196,8 @@ impl<'a> Taking<'a> {
             tcp_close: request.tcp_close,
             ends: request.then == Then::Stop,
             // If the program is to be ended, the total time counts, and CRIU alone is faster.
-            copies_memory: ahead && request.then == Then::Run,
+            copies_memory: how.ahead && request.then == Then::Run,
+            stores_once: how.once,
             needed_bytes,
             phases: Phases::start(),
         })
@@ -211,7 +225,7 @@ impl<'a> Taking<'a> {
             };
             return self.finish(parts, request.then, report);
         }
-        attach::share_chunks(self.session, workers_of(&served))?;
+        attach::share_chunks(self.session, workers_of(&served), self.stores_once)?;
         for _ in 1..served.len() {
             let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
             self.folders.push(folder);

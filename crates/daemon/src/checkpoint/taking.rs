@@ -27,6 +27,8 @@ pub(super) struct Taking<'a> {
     pub ends: bool,
     /// Whether host memory may be copied before the stop.
     pub copies_memory: bool,
+    /// Whether chunks that several of its workers have are stored by one of them.
+    pub stores_once: bool,
     /// Bytes that the image may take on the file system of its folder.
     pub needed_bytes: u64,
     pub phases: Phases,

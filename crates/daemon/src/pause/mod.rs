@@ -151,7 +151,7 @@ fn attempt(
             .hint("pause it once it has; `kill -STOP` stops a program without"));
     }
     let workers = served.iter().map(|it| Arc::clone(&it.worker));
-    share_chunks(session, workers.collect())?;
+    share_chunks(session, workers.collect(), true)?;
     let entry = Entry::plan(daemon, session, request.to.as_ref())?;
     entry.check_room(daemon, session, bytes_of(&served)?)?;
     // Recorded first: if this daemon dies, the next one knows of the folder.

@@ -106,9 +106,9 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
         false => String::new(),
     };
     site.live.adopt_staging();
-    let mut reach = site.live.reach();
+    let mut reach = site.live.reach_for_image();
     if wish.way == Some(Way::Recopy) {
-        // What it copies first may have changed at the end, when other workers count on it.
+        // What it takes first may have changed at the end, when other workers count on it.
         reach.elsewhere = None;
     }
     let mut contexts = BTreeMap::new();

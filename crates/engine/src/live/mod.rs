@@ -155,7 +155,7 @@ pub struct Live {
     pub host_buffer: u64,
     /// Bytes a second that saves write to storage at most; 0 for no limit.
     pub write_rate: u64,
-    /// What other workers of the session store for the next image.
+    /// What other workers of the session store for the next image, until a sink for that is opened.
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// Staging buffers that another thread makes ahead.
     pub spare_staging: SpareStaging,

@@ -24,7 +24,7 @@ pub(crate) struct Reach {
     pub host_buffer: u64,
     /// Bytes a second that may be written to storage; 0 for no limit.
     pub write_rate: u64,
-    /// What other workers store for the same image.
+    /// What other workers store for the image that is about to be made.
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
 }
 
@@ -51,7 +51,15 @@ impl Live {
             staging: self.staging.clone(),
             host_buffer: self.host_buffer,
             write_rate: self.write_rate,
-            elsewhere: self.elsewhere.clone(),
+            elsewhere: None,
+        }
+    }
+
+    /// As [`Live::reach`], for the sink of the next image: with what other workers store for that.
+    pub(crate) fn reach_for_image(&mut self) -> Reach {
+        Reach {
+            elsewhere: self.elsewhere.take(),
+            ..self.reach()
         }
     }
 }

@@ -120,7 +120,8 @@ impl Sink {
     /// What the store or the driver says.
     pub fn open(live: &mut Live, store: &Store, plan: &[Piece]) -> Result<Self, EngineError> {
         prepare(live, plan)?;
-        Self::over(live.reach(), live.tier.clone(), store)
+        let reach = live.reach_for_image();
+        Self::over(reach, live.tier.clone(), store)
     }
 
     /// As [`Sink::open`], on any thread: pieces are read through `reach`, which must have staging buffers if a piece on a

@@ -396,11 +396,8 @@ impl Flow {
             Err(wanted) => return self.differs(job.clone(), &wanted),
         };
         moments::pass("write");
-        let stored = self.writer.has(&id, bytes.len() as u64);
         match &job.place {
-            place if !stored && !self.is_mine(&id) => {
-                place.iter().for_each(|it| self.writer.waive(it))
-            }
+            place if !self.is_mine(&id) => place.iter().for_each(|it| self.writer.waive(it)),
             Some(place) => {
                 if !written {
                     self.writer.fill(place, bytes)?;
@@ -409,7 +406,7 @@ impl Flow {
             }
             None => {
                 let len = bytes.len() as u64;
-                if !stored && !self.pace.wait(len, &|| self.failed()) {
+                if !self.writer.has(&id, len) && !self.pace.wait(len, &|| self.failed()) {
                     return Ok(());
                 }
                 self.writer.put(&id, bytes)?;

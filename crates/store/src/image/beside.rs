@@ -30,10 +30,8 @@ pub fn chunks_beside(part: &Path) -> HashSet<ChunkId> {
 fn beside(part: &Path) -> Vec<PathBuf> {
     let parent = part.parent().unwrap_or(part);
     let of_entry = parent.file_name().is_some_and(|it| it == PARTS);
-    let is_further = (1..)
-        .map(part_name)
-        .take_while(|it| parent.join(it).is_dir());
-    let is_further = is_further.map(|it| parent.join(it)).any(|it| it == part);
+    // What lies in a folder that has a table itself is a further part of that.
+    let is_further = !of_entry && parent.join(CHUNKS).is_file();
     let image = if is_further { parent } else { part };
     let number = |at: usize| match of_entry {
         true => parent.join((at + 1).to_string()),

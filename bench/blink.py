@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 
-from measure import HERE, Daemon, available_memory, document, facts, wait_for
+from measure import HERE, Daemon, Succession, available_memory, document, empty_page_cache, facts, wait_for
 
 GIB = 1 << 30
 # Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
@@ -45,18 +45,10 @@ def lengths(times, begin, end):
     return [later - earlier for earlier, later in pairs if begin <= later <= end]
 
 
-class Run:
-    """The program under Fermata: one session after another."""
-
+class Run(Succession):
     def __init__(self, daemon, given, program):
-        self.daemon, self.given, self.count, self.since = daemon, given, 0, 0
-        daemon.fermata("run", "--device", "gpu", "--detach", "--name", self.name(), "--", *program)
-
-    def name(self):
-        return f"experts-{self.count}"
-
-    def log(self):
-        return self.daemon.told("logs", self.name())
+        super().__init__(daemon, "experts", program)
+        self.given, self.since = given, 0
 
     def ended(self):
         return "digest" in self.log()
@@ -99,7 +91,7 @@ class Run:
         """Kills the program and restores it from `image`."""
         self.daemon.fermata("kill", self.name())
         if self.given.images:
-            subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+            empty_page_cache()
         else:
             self.daemon.fermata("images", "warm", "image", limit=LIMIT)
         self.count += 1

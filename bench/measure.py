@@ -132,6 +132,24 @@ class Daemon:
         shutil.rmtree(self.images, ignore_errors=True)
 
 
+class Succession:
+    """A program under Fermata, killed and restored: one session after another."""
+
+    def __init__(self, daemon, prefix, program):
+        self.daemon, self.prefix, self.count = daemon, prefix, 0
+        daemon.fermata("run", "--device", "gpu", "--detach", "--name", self.name(), "--", *program)
+
+    def name(self):
+        return f"{self.prefix}-{self.count}"
+
+    def log(self):
+        return self.daemon.told("logs", self.name())
+
+
+def empty_page_cache():
+    subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+
+
 def available_memory():
     """Bytes of host memory that programs can still have."""
     text = pathlib.Path("/proc/meminfo").read_text()

@@ -38,8 +38,7 @@ def main():
     # What a pause copies must be ready, and what a resume copies registered, an image included.
     copied = arguments.rewrite if arguments.checkpoint else gib
     held = copied + gib if arguments.checkpoint else gib
-    tier = {"FERMATA_MEMORY_TIER": f"{copied + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{held + 8}G"}
-    tier = {} if arguments.plain else tier
+    tier = {} if arguments.plain else {"FERMATA_MEMORY_TIER": f"{copied + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{held + 8}G"}
     daemon = Daemon(work, work / "images", **tier)
     go, again = work / "go", work / "again"
     before = free_mib()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from measure import HERE, Daemon, document, facts, wait_for
+from measure import HERE, Daemon, Succession, document, empty_page_cache, facts, wait_for
 
 LIMIT = 400
 
@@ -39,17 +39,7 @@ def ends(text):
     return found and found.group()
 
 
-class Job:
-    def __init__(self, daemon, program):
-        self.daemon, self.count = daemon, 0
-        daemon.fermata("run", "--device", "gpu", "--detach", "--name", self.name(), "--", *program)
-
-    def name(self):
-        return f"ranks-{self.count}"
-
-    def log(self):
-        return self.daemon.told("logs", self.name())
-
+class Job(Succession):
     def steps(self):
         return len(re.findall(r"^step ", self.log(), re.MULTILINE))
 
@@ -60,7 +50,7 @@ class Job:
         command = time.time() - begun
         stored = stored_bytes(images) - before
         self.daemon.fermata("kill", self.name())
-        subprocess.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], check=True)
+        empty_page_cache()
         self.count += 1
         read, asked = read_bytes(images), time.time()
         self.daemon.fermata("restore", "image", "--detach", "--name", self.name(), "--json", limit=LIMIT)
@@ -92,7 +82,7 @@ def main():
     native = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=True).stdout
     daemon = Daemon(work, images)
     report = {**facts(), "program": given.program, "steps": given.steps, "rounds": []}
-    job = Job(daemon, program)
+    job = Job(daemon, "ranks", program)
     try:
         wait_for(lambda: job.steps() >= given.first, "the first steps", LIMIT)
         for mode in given.modes.split(","):

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::image::{CHUNKS, ChunkTable, PARTS, STATE};
+use crate::image::{CHUNKS, ChunkTable, PARTS, STATE, table_of};
 use crate::{
     AlignedBuf, ChunkId, ChunkReader, PackFile, PackWriter, Result, Store, StoreError, Totals,
     index, memory, store::PAUSED, sync,
@@ -53,14 +53,10 @@ impl Store {
         let mut needed = Vec::new();
         for store in folders(&self.paused_dir())? {
             for part in folders(&store.join(PARTS))? {
-                let path = part.join(CHUNKS);
-                match sync::read_limited(&path, MAX_FILE) {
+                match table_of(&part) {
                     // It is being made, which has failed if this is called under the lock, or removed.
                     Err(e) if e.is_missing() => {}
-                    bytes => {
-                        let table = ChunkTable::decode(&bytes?, &path)?;
-                        needed.extend(table.records().iter().map(|it| it.id));
-                    }
+                    table => needed.extend(table?.records().iter().map(|it| it.id)),
                 }
             }
         }
@@ -145,17 +141,18 @@ impl Store {
 /// The folders in a folder; none if that is not there.
 fn folders(folder: &Path) -> Result<Vec<PathBuf>> {
     let io = |e| StoreError::io("list", folder, 0, e);
-    match std::fs::read_dir(folder) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => {
-            let paths = entries.map_err(io)?.map(|it| Ok(it.map_err(io)?.path()));
-            paths
-                .filter(|it: &Result<PathBuf>| {
-                    it.as_ref().is_ok_and(|it| it.is_dir()) || it.is_err()
-                })
-                .collect()
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(io)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(io)?.path();
+        if path.is_dir() {
+            found.push(path);
         }
     }
+    Ok(found)
 }
 
 /// The hash and the bytes of a file of a part.

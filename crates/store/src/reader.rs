@@ -28,7 +28,7 @@ pub struct ChunkReader {
     /// Packs of which parts of chunks may be read.
     trusted: HashSet<FileVersion>,
     /// Chunks that are read through the page cache.
-    through_cache: HashSet<ChunkId>,
+    through_cache: Arc<HashSet<ChunkId>>,
     /// Whether the store is in memory itself.
     in_memory: bool,
     _lock: Option<SharedLock>,
@@ -92,7 +92,7 @@ impl ChunkReader {
             copies: None,
             taken: Arc::default(),
             trusted: HashSet::new(),
-            through_cache: HashSet::new(),
+            through_cache: Arc::default(),
             _lock: None,
         }
     }
@@ -114,7 +114,7 @@ impl ChunkReader {
 
     /// The same reader, which reads these chunks through the page cache, because other processes read them at the same time: so a disk
     /// brings each of them once.
-    pub fn through_cache(mut self, chunks: HashSet<ChunkId>) -> Self {
+    pub fn through_cache(mut self, chunks: Arc<HashSet<ChunkId>>) -> Self {
         self.through_cache = chunks;
         self
     }

@@ -131,9 +131,14 @@ impl Store {
         let around = self.around().map(Self::refresh).transpose()?;
         let mut index = self.inner.index.lock();
         *index = Index::refresh(&index, &self.index_dir(), &self.packs_dir())?;
-        let same = |(a, b): (&Arc<Index>, &Arc<Index>)| Arc::ptr_eq(a, b);
-        if !around.as_ref().zip(index.around.as_ref()).is_some_and(same) && around.is_some() {
-            Arc::make_mut(&mut *index).around = around;
+        let is_known = |it: &Arc<Index>| {
+            index
+                .around
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, it))
+        };
+        if let Some(newer) = around.filter(|it| !is_known(it)) {
+            Arc::make_mut(&mut *index).around = Some(newer);
         }
         Ok(index.clone())
     }

@@ -9,14 +9,14 @@
 //! there must be checked when all workers have stored theirs. It has 48 bits of each id, and where many of those meet, no claim is made.
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
+use crate::shm::map_shared;
 
 /// Words of the smallest and the largest table; each is a power of two.
 const LEAST: u64 = 1 << 12;
@@ -82,22 +82,9 @@ impl Claims {
             .ok()
             .and_then(NonZeroUsize::new)
             .ok_or(WireError::Layout("it is too large to map"))?;
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length.get(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                0,
-            )
-        }
-        .map_err(|errno| WireError::io("map the table of claims", errno))?;
-        let words =
-            NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
+        let base = map_shared(fd, length, "map the table of claims")?;
         Ok(Self {
-            words,
+            words: base.cast(),
             count: length.get() / WORD as usize,
             owner: u64::from(owner),
         })
@@ -157,6 +144,8 @@ fn parts(id: &[u8; 32]) -> (u64, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     fn id(n: u32) -> [u8; 32] {

@@ -1,4 +1,5 @@
-//! The memory file and its mapping: the only place that touches shared memory.
+//! The memory file and its mapping: with `claims`, which maps a table of its own by the same means, the only place that touches shared
+//! memory.
 //!
 //! Everything outside deals in offsets. Words are atomics; everything else is copied in or out as
 //! bytes, never borrowed, because the peer may write at any moment.
@@ -101,6 +102,27 @@ fn inspect(fd: BorrowedFd<'_>) -> Result<(Layout, (u64, u64)), WireError> {
     Ok((Layout::decode(&header, size)?, (stat.st_dev, stat.st_ino)))
 }
 
+/// Maps `length` bytes of a file, shared, anywhere; `what` is what an error says that could not be done.
+pub(crate) fn map_shared(
+    fd: BorrowedFd<'_>,
+    length: NonZeroUsize,
+    what: &'static str,
+) -> Result<NonNull<u8>, WireError> {
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
+    let base = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            length.get(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            fd.as_fd(),
+            0,
+        )
+    }
+    .map_err(|errno| WireError::io(what, errno))?;
+    NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))
+}
+
 /// A mapped memory file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -127,20 +149,7 @@ impl Mapping {
         let bytes = usize::try_from(layout.total())
             .map_err(|_| WireError::Layout("it is too large to map"))?;
         let length = NonZeroUsize::new(bytes).ok_or(WireError::Layout("it is empty"))?;
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length.get(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                0,
-            )
-        }
-        .map_err(|errno| WireError::io("map the ring's memory", errno))?;
-        let base =
-            NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
+        let base = map_shared(fd, length, "map the ring's memory")?;
         let mapping = Self {
             base,
             bytes,

@@ -44,14 +44,7 @@ impl Ranks {
         let shell = Path::new("/bin/sh");
         fermata.run_with(&variables, "ranks", Device::Soft, shell, &["-c", &script])?;
         let ranks = Self { scene, straight };
-        wait_until("all ranks stand still", || {
-            let outputs = (0..RANKS).map(|rank| ranks.read(rank));
-            Ok(outputs
-                .flatten()
-                .filter(|it| it.steps.last() == Some(&HELD))
-                .count()
-                == RANKS)
-        })?;
+        ranks.wait_last(|step| step == HELD)?;
         Ok(ranks)
     }
 
@@ -61,6 +54,15 @@ impl Ranks {
 
     fn read(&self, rank: usize) -> Result<Output> {
         Output::parse(&fs::read_to_string(Self::output(&self.scene, rank))?)
+    }
+
+    /// Waits until the last step that each rank has printed is so.
+    fn wait_last(&self, is_so: impl Fn(u64) -> bool) -> Result<()> {
+        wait_until("all ranks have come to a step", || {
+            let outputs = (0..RANKS).map(|rank| self.read(rank));
+            let last = outputs.flatten().filter_map(|it| it.steps.last().copied());
+            Ok(last.filter(|step| is_so(*step)).count() == RANKS)
+        })
     }
 
     fn checkpoint(&self, image: &str, mode: Mode) -> Result<Value> {
@@ -136,14 +138,7 @@ fn a_later_image_has_what_ranks_have_changed_once() -> Result<()> {
     let ranks = Ranks::start(HEAT, &[])?;
     ranks.checkpoint("first", Mode::Cow)?;
     ranks.scene.let_go_to(2 * HELD)?;
-    wait_until("the ranks have come to the next step", || {
-        let outputs = (0..RANKS).map(|rank| ranks.read(rank));
-        Ok(outputs
-            .flatten()
-            .filter(|it| it.steps.last() == Some(&(2 * HELD)))
-            .count()
-            == RANKS)
-    })?;
+    ranks.wait_last(|step| step == 2 * HELD)?;
     let told = ranks.checkpoint("second", Mode::Cow)?;
     check_once(&told["device"])?;
     let fermata = ranks.scene.fermata();
@@ -187,13 +182,7 @@ fn ranks_that_overtake_the_copy_come_back() -> Result<()> {
     hold.only_from(COPIES, 2 * (8 << 18) + 2048, 4096);
     let work = || {
         ranks.scene.let_go_to(HELD + 400)?;
-        wait_until("the ranks have worked", || {
-            let outputs = (0..RANKS).map(|rank| ranks.read(rank));
-            let there = outputs
-                .flatten()
-                .filter(|it| it.steps.last() >= Some(&(HELD + 220)));
-            Ok(there.count() == RANKS)
-        })
+        ranks.wait_last(|step| step >= HELD + 220)
     };
     let options = ["--validate", "content", "--json"];
     let asked = (Mode::Cow, &options[..]);

@@ -19,12 +19,13 @@ mod preload;
 mod rebuild;
 mod times;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fermata_store::image::chunks_beside;
-use fermata_store::{ChunkReader, Store, Taken, is_memory, moments};
+use fermata_store::{ChunkId, ChunkReader, Store, Taken, is_memory, moments};
 use fermata_terms::{Pace, PrefetchOrder};
 use parking_lot::Mutex;
 
@@ -56,6 +57,9 @@ pub use loading::background::{Background, Standing};
 pub use loading::schedule::Stand;
 pub use preload::Preloaded;
 
+/// Chunks that several processes of an image name.
+type Common = Arc<HashSet<ChunkId>>;
+
 /// A session that can run.
 pub struct Loaded {
     /// The session.
@@ -83,7 +87,7 @@ pub fn preload(
     image: ImageFiles<'_>,
     made: &mut dyn FnMut(&Live),
 ) -> Result<Preloaded, EngineError> {
-    let reader = reader(live, store, image.folder)?;
+    let reader = reader(live, store, &in_common(store, image.folder))?;
     let mut steps = Steps::since(Instant::now());
     let (read, _) = begin_with(live, &reader, image, &mut steps)?;
     objects::bring_code(live);
@@ -112,7 +116,8 @@ pub fn load(
     let start = Instant::now();
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
-    let reader = reader(&live, store, image.folder)?;
+    let common = in_common(store, image.folder);
+    let reader = reader(&live, store, &common)?;
     let (known, from) = match preloaded {
         Some(preloaded) => {
             let known = preloaded.of(image)?;
@@ -164,7 +169,7 @@ pub fn load(
         true => None,
         false => Some(begin(
             &mut site,
-            store,
+            (store, &common),
             image.folder,
             (blocks, kernels),
             (pace, checks),
@@ -233,13 +238,17 @@ fn begin_with(
     Ok((read, from))
 }
 
-/// Reads from copies of the store's packs, where there are some, and through the page cache what other processes of the image in
-/// `folder` read, too.
-fn reader(live: &Live, store: &Store, folder: &Path) -> Result<ChunkReader, EngineError> {
-    let mut reader = store.reader()?;
-    if !is_memory(store.dir()) {
-        reader = reader.through_cache(chunks_beside(folder));
+/// What other processes of the image in `folder` read, too, which matters where a disk has to bring it.
+fn in_common(store: &Store, folder: &Path) -> Common {
+    match is_memory(store.dir()) {
+        true => Common::default(),
+        false => Arc::new(chunks_beside(folder)),
     }
+}
+
+/// Reads from copies of the store's packs, where there are some, and through the page cache what is in common.
+fn reader(live: &Live, store: &Store, common: &Common) -> Result<ChunkReader, EngineError> {
+    let reader = store.reader()?.through_cache(Arc::clone(common));
     Ok(match &live.copies {
         Some(folder) => reader.with_copies(folder),
         None => reader,
@@ -249,7 +258,7 @@ fn reader(live: &Live, store: &Store, folder: &Path) -> Result<ChunkReader, Engi
 /// Starts bringing late blocks.
 fn begin(
     site: &mut Site,
-    store: &Store,
+    (store, common): (&Store, &Common),
     image: &Path,
     (blocks, kernels): (Blocks, Predictor),
     (pace, checks): (Pace, bool),
@@ -264,7 +273,7 @@ fn begin(
         Pace::Behind(order) => order,
     };
     let order = in_order(order, &blocks, &profile);
-    let reader = reader(live, store, image)?;
+    let reader = reader(live, store, common)?;
     let mut stored = blocks.all().iter().flat_map(|it| &it.stored);
     let in_tier = live.tier.is_some() && stored.any(|(_, id)| reader.is_near(id));
     let flow = Limits::of(pace != Pace::Eager, in_tier);

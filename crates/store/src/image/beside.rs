@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::manifest::{CHUNKS, part_name};
 use super::table::ChunkTable;
-use crate::{ChunkId, sync};
+use crate::{ChunkId, Result, sync};
 
 /// In the entry of a paused session, the folder of its parts.
 pub(crate) const PARTS: &str = "parts";
@@ -18,12 +18,19 @@ const MAX_TABLE: u64 = 4 << 30;
 pub fn chunks_beside(part: &Path) -> HashSet<ChunkId> {
     let mut chunks = HashSet::new();
     for other in beside(part) {
-        let path = other.join(CHUNKS);
-        let bytes = sync::read_limited(&path, MAX_TABLE);
-        let table = bytes.and_then(|bytes| ChunkTable::decode(&bytes, &path));
+        let table = table_of(&other);
         chunks.extend(table.iter().flat_map(|it| it.records()).map(|it| it.id));
     }
     chunks
+}
+
+/// The table of the part in a folder, held against nothing but its own checksum.
+///
+/// # Errors
+/// `Damaged`, `Newer`, `Io`.
+pub(crate) fn table_of(part: &Path) -> Result<ChunkTable> {
+    let path = part.join(CHUNKS);
+    ChunkTable::decode(&sync::read_limited(&path, MAX_TABLE)?, &path)
 }
 
 /// The folders of the other parts.

@@ -36,5 +36,5 @@ pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWrite
 pub use time::{rfc3339, unix_now};
 pub use verify::{Damage, DamagedBuffer, Report, VerifyProgress, verify};
 
-pub(crate) use beside::PARTS;
+pub(crate) use beside::{PARTS, table_of};
 pub(crate) use registry::{forget, known_images};

@@ -91,7 +91,10 @@ impl Ranks {
         fermata.kill("ranks")?;
         let verified = fermata.call(&["images", "verify", image])?;
         verified.success("fermata images verify")?;
-        let restored = self.scene.try_restore(image, "again")?;
+        // Where they were not held still, they have printed more since; it is printed again, at the same place.
+        let options = ["--detach", "--device", "soft", "--ignore-changed-files"];
+        let words = ["restore", image, "--name", "again"];
+        let restored = fermata.call(&[&words[..], &options].concat())?;
         restored.success("fermata restore")?;
         self.end_right("again")?;
         self.scene.close()

@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod awake;
 mod checkpoint;
 mod common;
 pub mod criu;

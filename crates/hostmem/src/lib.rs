@@ -48,9 +48,9 @@ pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};
 pub use scan::is_tracked;
-pub use smaps::{can_describe, describe};
+pub use smaps::{can_describe, describe, without_file};
 pub use threads::side_by_side;
-pub use tracker::{Copied, Passed, SETTLED, Tracker};
+pub use tracker::{Copied, Passed, Room, SETTLED, Tracker};
 
 /// Bytes of a page: x86-64 has no other.
 pub const PAGE: u64 = 4096;

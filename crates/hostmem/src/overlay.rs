@@ -51,11 +51,6 @@ impl Overlay {
         })
     }
 
-    /// Bytes that it has room for in all.
-    pub fn room(&self) -> u64 {
-        self.memory.bytes().len() as u64
-    }
-
     /// Gives pages of `ranges`, some of which may be named twice, a place as long as there is room; those with one, and the
     /// others, each once.
     pub fn place(&mut self, ranges: &[Range<u64>]) -> (Vec<Placed>, Vec<Range<u64>>) {

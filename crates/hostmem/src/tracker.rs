@@ -35,6 +35,17 @@ pub struct Passed {
     pub bytes: u64,
     /// Bytes of mappings that have not been there for [`SETTLED`].
     pub young: u64,
+    /// Bytes of mappings that are not worth tracking.
+    pub little: u64,
+}
+
+/// Bytes in memory that are made ready for what the last pass copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// For mappings that are too young to be tracked: so many, CRIU is told to leave them out.
+    pub young: u64,
+    /// For all else: what was written since the pass before, and what is not worth tracking.
+    pub others: u64,
 }
 
 /// An exact copy of what was tracked of a process.
@@ -76,8 +87,9 @@ pub struct Tracker {
     slots: Slots,
     /// Where copies are kept first, if they are.
     overlay: Option<Overlay>,
-    /// Where the last pass keeps what is in young mappings, if CRIU is to leave some out.
-    young: Option<Overlay>,
+    /// Where the last pass keeps what has no place there, if it does, and how much of it is for young mappings.
+    room: Option<Overlay>,
+    young: u64,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
     /// Pages that are in the copy of the process that has forked it.
@@ -106,7 +118,8 @@ impl Tracker {
             protection: Protection::new(uffd),
             slots: Slots::new(file),
             overlay: None,
-            young: None,
+            room: None,
+            young: 0,
             unsure: RangeSet::new(),
             inherited: RangeSet::new(),
             renewed: None,
@@ -131,11 +144,16 @@ impl Tracker {
         }
     }
 
-    /// Has the last pass read so many bytes of mappings that are too young to be tracked, by up to `threads` threads; they are written
-    /// when the process runs on. Without that memory they are CRIU's.
-    pub fn make_room(&mut self, bytes: u64, threads: usize) {
-        if bytes > 0 && self.young.is_none() {
-            self.young = Overlay::new(bytes, threads).ok();
+    /// Has the last pass keep what it copies in memory, as far as there is room, and read it by up to `threads` threads; it is written
+    /// when the process runs on. Without that memory, young mappings are CRIU's, and the last pass writes all else to the file.
+    pub fn make_room(&mut self, room: Room, threads: usize) {
+        let bytes = room.young + room.others;
+        if bytes > 0
+            && self.room.is_none()
+            && let Ok(made) = Overlay::new(bytes, threads)
+        {
+            self.room = Some(made);
+            self.young = room.young;
         }
     }
 
@@ -169,7 +187,7 @@ impl Tracker {
         let mut pagemap = Pagemap::open(pid).map_err(kernel("open the page map"))?;
         let memory = Memory::open(pid).map_err(kernel("open the memory"))?;
         let mut passed = Passed::default();
-        let new = self.register(&mut pagemap, &mut passed.young);
+        let new = self.register(&mut pagemap, &mut passed);
         let new = new.map_err(kernel("read the mappings"))?;
         self.working_set.begin_pass();
         for mapping in maps::read(pid).map_err(kernel("read the mappings"))? {
@@ -187,7 +205,7 @@ impl Tracker {
             pid: self.pid,
             tracked: self.protection.registered().clone(),
             little: self.little.clone(),
-            room: self.young.as_ref().map_or(0, Overlay::room),
+            room: self.young,
         }
     }
 
@@ -226,15 +244,15 @@ impl Tracker {
         let memory = memory.map_err(Error::kernel("open the memory", self.pid))?;
         let (mut tracked, mut others) = self.examine(&mappings, left_out)?;
         self.unsure.clear();
-        for (_, written) in &tracked {
-            self.renew(written);
-            self.copy(&memory, written)?;
-        }
-        let pages: Vec<_> = others.iter().flat_map(|(_, it)| it).cloned().collect();
-        match self.young {
-            Some(_) => self.copy_by(|it| &mut it.young, &memory, &pages)?,
-            None => self.copy(&memory, &pages)?,
+        let all = |of: &[Written]| {
+            of.iter()
+                .flat_map(|(_, it)| it)
+                .cloned()
+                .collect::<Vec<_>>()
         };
+        let (written, rest) = (all(&tracked), all(&others));
+        self.renew(&written);
+        self.copy_last(&memory, &[&written[..], &rest].concat())?;
         if !self.unsure.is_empty() {
             let failed = Error::kernel("read all memory", self.pid);
             return Err(failed(io::ErrorKind::Other.into()));
@@ -243,7 +261,7 @@ impl Tracker {
             // It was killed, perhaps while its mappings were read.
             return Ok(None);
         }
-        self.last_written = tracked.iter().flat_map(|(_, it)| it).cloned().collect();
+        self.last_written = written;
         tracked.append(&mut others);
         tracked.sort_unstable_by_key(|(range, _)| range.start);
         let ranges = || tracked.iter().map(|(range, _)| range);
@@ -336,7 +354,7 @@ impl Tracker {
     /// The copy cannot be written.
     pub fn release(mut self, extents: Vec<Extent>) -> Result<Copied> {
         drop(self.protection);
-        for overlay in [self.overlay, self.young].into_iter().flatten() {
+        for overlay in [self.overlay, self.room].into_iter().flatten() {
             let flushed = overlay.flush(&mut self.slots);
             flushed.map_err(Error::copy("write", self.pid))?;
         }
@@ -362,8 +380,12 @@ impl Tracker {
     ///
     /// The kernel cuts a mapping where a tracked range ends, and refuses to move two mappings at once. So a range must be
     /// exactly one mapping, and one that the program is not about to move: those that have stayed what they are for a while.
-    /// What has not settled yet is added to `young`.
-    fn register(&mut self, pagemap: &mut Pagemap, young: &mut u64) -> io::Result<RangeSet<u64>> {
+    /// `passed` gets what has not settled yet, and what is not worth it.
+    fn register(
+        &mut self,
+        pagemap: &mut Pagemap,
+        passed: &mut Passed,
+    ) -> io::Result<RangeSet<u64>> {
         let now = Instant::now();
         let mappings = maps::read(self.pid)?;
         let mut former = std::mem::take(&mut self.seen);
@@ -382,9 +404,9 @@ impl Tracker {
                 seen.since = now;
             }
             if replaced || !settled {
-                *young += content(pagemap, &mapping).unwrap_or(0);
+                passed.young += content(pagemap, &mapping).unwrap_or(0);
             } else if tracked == Some(false) {
-                self.judge(pagemap, &mapping, &mut worth);
+                passed.little += self.judge(pagemap, &mapping, &mut worth);
             }
             seen.tracked = tracked == Some(true);
             self.seen.insert(mapping, seen);
@@ -401,16 +423,20 @@ impl Tracker {
         Ok(new)
     }
 
-    /// Adds a mapping that is not tracked to `worth` or to those with little in them. One that cannot be examined is CRIU's.
-    fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) {
+    /// Adds a mapping that is not tracked to `worth` or to those with little in them, and says how much that is. One that cannot be
+    /// examined is CRIU's.
+    fn judge(&mut self, pagemap: &mut Pagemap, mapping: &Mapping, worth: &mut Vec<Mapping>) -> u64 {
         let Ok(bytes) = content(pagemap, mapping) else {
-            return;
+            return 0;
         };
         if bytes < LITTLE {
             self.little.insert(mapping.clone());
-        } else if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping) {
+            return bytes;
+        }
+        if mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping) {
             worth.push(mapping.clone());
         }
+        0
     }
 
     /// The parts of `range` that have to be read whatever their marks say.
@@ -514,7 +540,7 @@ impl Tracker {
     /// Forgets what is in its own copy.
     fn forget_own(&mut self, range: &Range<u64>) {
         self.slots.forget(range);
-        let overlays = [&mut self.overlay, &mut self.young].into_iter();
+        let overlays = [&mut self.overlay, &mut self.room].into_iter();
         overlays.flatten().for_each(|it| it.forget(range));
     }
 
@@ -591,18 +617,26 @@ impl Tracker {
 
     /// Copies `ranges`; the bytes copied.
     fn copy(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {
-        self.copy_by(|it| &mut it.overlay, memory, ranges)
+        let (copied, others) = self.copy_to(|it| &mut it.overlay, memory, ranges)?;
+        Ok(copied + self.copy_to_file(memory, &others)?)
     }
 
-    /// Copies `ranges` into this memory, if it is there, and what has no room to the file; the bytes copied.
-    fn copy_by(
+    /// The same in the last pass, for which there may be more room.
+    fn copy_last(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<()> {
+        let (_, others) = self.copy_to(|it| &mut it.overlay, memory, ranges)?;
+        let (_, others) = self.copy_to(|it| &mut it.room, memory, &others)?;
+        self.copy_to_file(memory, &others).map(drop)
+    }
+
+    /// Copies those of `ranges` into this memory that have room there, if it is there; the bytes copied, and the others.
+    fn copy_to(
         &mut self,
         overlay: fn(&mut Self) -> &mut Option<Overlay>,
         memory: &Memory,
         ranges: &[Range<u64>],
-    ) -> Result<u64> {
+    ) -> Result<(u64, Vec<Range<u64>>)> {
         let Some(mut kept) = overlay(self).take() else {
-            return self.copy_to_file(memory, ranges);
+            return Ok((0, ranges.to_vec()));
         };
         let (placed, others) = kept.place(ranges);
         let mut copied = 0;
@@ -615,7 +649,7 @@ impl Tracker {
         *overlay(self) = Some(kept);
         read.map_err(Error::kernel("read the memory", self.pid))?;
         self.miss(missing);
-        Ok(copied + self.copy_to_file(memory, &others)?)
+        Ok((copied, others))
     }
 
     fn copy_to_file(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {

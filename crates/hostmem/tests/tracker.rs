@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fermata_hostmem::{PAGE, SETTLED, Tracker, acquire, is_tracked};
+use fermata_hostmem::{PAGE, Room, SETTLED, Tracker, acquire, is_tracked};
 use rustix::process::Signal;
 
 use self::support::{Program, bytes_of, check_equal, own_pages};
@@ -226,17 +226,18 @@ fn churns(huge: &str) {
     let file = dir.path().join("file");
     fs::write(&file, vec![9; 1 << 20]).expect("written");
     let program = Program::start(dir.path(), CHURN, &[file.to_str().expect("a name"), huge]);
-    // With memory for nothing, for all and for a part of what is written.
-    let most = 64 << 20;
+    // With memory for nothing, for all and for a part of what is written, and the same for what the last pass copies.
+    let (most, part) = (64 << 20, 4 << 20);
     let rounds = [
-        (1, 0),
-        (3, most),
-        (0, most),
-        (6, 4 << 20),
-        (2, 0),
-        (4, most),
+        (1, 0, 0),
+        (3, most, most),
+        (0, most, 0),
+        (6, part, part),
+        (2, 0, part),
+        (4, most, part),
+        (1, 0, most),
     ];
-    for (passes, memory) in rounds {
+    for (passes, memory, room) in rounds {
         let mut tracker = track(&program);
         let until = Instant::now() + Duration::from_secs(20);
         // A neighbour that the kernel makes one with the large mapping, or cuts off from it, makes it young once more.
@@ -245,7 +246,8 @@ fn churns(huge: &str) {
             std::thread::sleep(SETTLED);
         }
         tracker.keep_in_memory(memory, 3);
-        tracker.make_room(memory / 2, 3);
+        let (young, others) = (room / 2, room / 2);
+        tracker.make_room(Room { young, others }, 3);
         for _ in 0..passes {
             std::thread::sleep(Duration::from_millis(40));
             let bytes = tracker.pass().expect("a pass").bytes;
@@ -481,7 +483,8 @@ fn what_has_just_been_made_is_left_out_as_far_as_there_is_room() {
             let mut program = Program::start(dir.path(), RENEWS, &[&first.to_string()]);
             let mut tracker = track(&program);
             tracker.pass().expect("a pass");
-            tracker.make_room(room, 2);
+            let (young, others) = (room, 0);
+            tracker.make_room(Room { young, others }, 2);
             renew(&mut program);
             program.stop();
             let left_out = tracker.known().left_out().expect("examined");

@@ -1,113 +1,75 @@
 //! The pages of a process that CRIU need not dump, because they are in a copy that the daemon has.
-//!
-//! The list comes with the mappings of the process (`mappings`), which CRIU asks for before it asks for pages. It is a file of
-//! first and last addresses, ascending. CRIU has one thread, and dumps one process after the other.
 
-use core::mem::size_of;
-use core::ptr;
-use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use libc::{c_int, c_void};
+use libc::c_int;
 
+use crate::list::{List, Pages};
 use crate::process;
 
-/// First and last address (exclusive) of pages that follow each other.
-pub type Pages = [u64; 2];
+/// Those of the process that CRIU dumps.
+static LEFT_OUT: List = List::new();
+/// Device and inode of the page map that was found to be that process's.
+static KNOWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// The list in memory, and the process that it is of.
-static PID: AtomicU32 = AtomicU32::new(0);
-static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// Takes the list in `file`, which is closed, as that of process `pid`, in decimal, in place of the one before. One that cannot
-/// be read is as none: CRIU dumps all.
-pub fn take(pid: &[u8], file: c_int) {
-    let former = COUNT.swap(0, Relaxed);
-    if former > 0 {
-        // SAFETY: the list that was mapped here with this length, which nothing names any more.
-        unsafe { libc::munmap(FIRST.load(Relaxed), former * size_of::<Pages>()) };
-    }
-    // SAFETY: the calls take numbers, and a buffer that is as long as they expect; a mapping is made at a place of the kernel's
-    // choice. The file is this function's own.
-    unsafe {
-        let mut information = core::mem::zeroed::<libc::stat>();
-        let known = libc::fstat(file, &raw mut information) == 0;
-        let count = match known {
-            true => information.st_size as usize / size_of::<Pages>(),
-            false => 0,
-        };
-        let bytes = count * size_of::<Pages>();
-        let (null, private) = (ptr::null_mut(), libc::MAP_PRIVATE);
-        let first = libc::mmap(null, bytes, libc::PROT_READ, private, file, 0);
-        libc::close(file);
-        if let Some(pid) = decimal(pid)
-            && first != libc::MAP_FAILED
-        {
-            PID.store(pid, Relaxed);
-            FIRST.store(first, Relaxed);
-            COUNT.store(count, Relaxed);
-        }
-    }
+/// Takes the list in `file` as that of process `pid`.
+pub fn take(pid: Option<u32>, file: c_int) {
+    LEFT_OUT.take(pid, file);
+    KNOWN[1].store(0, Relaxed);
 }
 
 /// Hands to `then` the pages of the process whose page map this is that need not be dumped.
 pub fn with<R>(pagemap: c_int, then: impl FnOnce(&[Pages]) -> R) -> R {
-    let count = COUNT.load(Relaxed);
-    if count == 0 || owner(pagemap) != Some(PID.load(Relaxed)) {
-        return then(&[]);
+    match LEFT_OUT.pid() {
+        Some(pid) if is_of(pagemap, pid) => LEFT_OUT.with(then),
+        _ => then(&[]),
     }
-    // SAFETY: the mapping has so many pairs of numbers, and is removed by the next `take` at the earliest.
-    then(unsafe { slice::from_raw_parts(FIRST.load(Relaxed).cast(), count) })
 }
 
-/// The process of a descriptor of `/proc/PID/pagemap`.
-fn owner(pagemap: c_int) -> Option<u32> {
-    let mut target = [0; 64];
-    decimal(process::of(pagemap, b"/pagemap", &mut target)?)
-}
-
-fn decimal(digits: &[u8]) -> Option<u32> {
-    str::from_utf8(digits).ok()?.parse().ok()
+/// Whether this is a descriptor of `/proc/PID/pagemap`. CRIU asks for each mapping by itself, and a link of `/proc` takes longer to read
+/// than which file it is: a number that no other file of `/proc` has.
+fn is_of(pagemap: c_int, pid: u32) -> bool {
+    let is = process::identity(pagemap);
+    let known = [KNOWN[0].load(Relaxed), KNOWN[1].load(Relaxed)];
+    if is.is_some() && is == Some(known) && known[1] != 0 {
+        return true;
+    }
+    let owner = process::of(pagemap, b"/pagemap");
+    if owner == Some(pid)
+        && let Some([device, inode]) = is
+    {
+        KNOWN[0].store(device, Relaxed);
+        KNOWN[1].store(inode, Relaxed);
+    }
+    owner == Some(pid)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
-    use std::io::Write as _;
-    use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+    use std::fs::File;
+    use std::os::fd::AsRawFd as _;
 
     use super::*;
-
-    fn list(pages: &[Pages]) -> c_int {
-        let path = std::env::temp_dir().join(format!("fermata-list-{}", std::process::id()));
-        let mut file = File::create(&path).expect("a file");
-        for number in pages.iter().flatten() {
-            file.write_all(&number.to_ne_bytes()).expect("written");
-        }
-        let file = File::open(&path).expect("the same file");
-        fs::remove_file(&path).expect("removed");
-        file.into_raw_fd()
-    }
+    use crate::list::written;
 
     #[test]
-    fn a_list_is_that_of_one_process_until_the_next_comes() {
+    fn pages_are_left_out_of_the_process_that_they_are_of() {
         let own = File::open("/proc/self/pagemap").expect("opened");
         let first = File::open("/proc/1/stat").expect("opened");
-        let own_pid = std::process::id().to_string();
+        let own_pid = Some(std::process::id());
         let told = |file: &File| with(file.as_raw_fd(), <[Pages]>::to_vec);
         assert!(told(&own).is_empty());
         let pages = [[0x1000, 0x3000], [0x5000, 0x6000]];
-        take(own_pid.as_bytes(), list(&pages));
-        assert_eq!(told(&own), pages);
-        assert!(told(&first).is_empty(), "it is no page map of this process");
-        take(own_pid.as_bytes(), list(&[]));
-        assert!(told(&own).is_empty());
-        take(b"1", list(&pages));
+        take(own_pid, written(&pages));
+        for _ in 0..2 {
+            assert_eq!(told(&own), pages);
+            assert!(told(&first).is_empty(), "it is no page map of this process");
+        }
+        take(Some(1), written(&pages));
         assert!(told(&own).is_empty(), "it is of another process");
-        take(own_pid.as_bytes(), list(&pages[1..]));
+        take(own_pid, written(&pages[1..]));
         assert_eq!(told(&own), pages[1..]);
-        take(own_pid.as_bytes(), -1);
+        take(own_pid, -1);
         assert!(told(&own).is_empty(), "it cannot be read");
     }
 }

@@ -5,12 +5,15 @@
 //! | --- | --- |
 //! | `ioctl(PAGEMAP_SCAN)`: which pages of a mapping have content | `pages`: leaves out mappings that the daemon tracks, and what it lists |
 //! | `openat64` of `/proc/PID/smaps`: the flags of mappings | `mappings`: asks the daemon, which need not count pages |
+//! | `fstatat64` in `/proc/PID/map_files`: the file of a mapping | `files`: answers for those without one, which the daemon lists |
 //!
 //! Every other call is the system call. CRIU's own program stays as it is, and without this library it dumps everything.
 //!
 //! It must never allocate, print or panic.
 
+mod files;
 mod left_out;
+mod list;
 mod mappings;
 mod pages;
 mod process;

@@ -2,10 +2,10 @@
 //!
 //! CRIU reads `/proc/PID/smaps` for the flags of mappings, and the kernel counts every page of the process for it, 15 to 20 ms
 //! for each GiB. The daemon has a faster way (`fermata-hostmem`, `smaps`): it is asked for a file with the lines that CRIU
-//! reads. With it may come a list of pages that need not be dumped (`left_out`).
+//! reads. With it come a list of mappings without a file (`files`), and perhaps one of pages that need not be dumped (`left_out`).
 //!
 //! ```text
-//!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID, a descriptor, perhaps a list: the first is the answer
+//!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID, a descriptor, one or two lists: the first is the answer
 //!                                                            └► PID: none; so is no answer within a second: the system call
 //! ```
 //! An answer that comes late would be taken for that to the next question. So after a question without an answer to it this
@@ -17,7 +17,7 @@ use core::ptr;
 
 use libc::{c_char, c_int, c_uint, c_void};
 
-use crate::{left_out, process};
+use crate::{files, left_out, process};
 
 /// The conversation with the daemon in a CRIU of ours.
 const DAEMON: Daemon = Daemon {
@@ -27,8 +27,9 @@ const DAEMON: Daemon = Daemon {
         tv_usec: 0,
     },
 };
-/// The longest answer.
+/// The longest answer, and the most descriptors that come with it.
 const MOST_BYTES: usize = 16;
+const MOST_FILES: usize = 3;
 
 /// A conversation with the daemon.
 struct Daemon {
@@ -37,7 +38,7 @@ struct Daemon {
     time: libc::timeval,
 }
 
-/// `openat(2)`: the system call, but for the mappings of a process.
+/// `openat(2)`: the system call, but for the mappings of a process; the folder with their files is noted.
 ///
 /// # Safety
 /// As the system call with these arguments.
@@ -49,28 +50,53 @@ pub unsafe extern "C" fn openat64(
     mode: c_uint,
 ) -> c_int {
     // SAFETY: the caller's path is a string.
-    let is_mappings = !path.is_null() && unsafe { CStr::from_ptr(path) } == c"smaps";
-    if is_mappings && let Some(file) = ask(folder) {
+    let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    if name == Some(c"smaps")
+        && let Some(file) = ask(folder)
+    {
         return file;
     }
     // SAFETY: the caller's own call.
-    unsafe { libc::syscall(libc::SYS_openat, folder, path, flags, mode) as c_int }
+    let opened = unsafe { libc::syscall(libc::SYS_openat, folder, path, flags, mode) as c_int };
+    if opened >= 0 && name == Some(c"map_files") {
+        files::opened(opened);
+    }
+    opened
 }
 
 /// The daemon's answer for the process whose folder in `/proc` this is.
 fn ask(folder: c_int) -> Option<c_int> {
-    let mut target = [0; 64];
-    let pid = process::of(folder, b"", &mut target)?;
-    let [file, list] = DAEMON.ask(pid)?;
+    let pid = process::of(folder, b"")?;
+    let mut digits = [0; MOST_BYTES];
+    let [file, without, list] = DAEMON.ask(decimal(pid, &mut digits))?;
+    if without >= 0 {
+        files::take(Some(pid), without);
+    }
     if list >= 0 {
-        left_out::take(pid, list);
+        left_out::take(Some(pid), list);
     }
     Some(file)
 }
 
+/// `number` in decimal digits, which are at the end of `digits`.
+fn decimal(mut number: u32, digits: &mut [u8; MOST_BYTES]) -> &[u8] {
+    let mut first = digits.len();
+    while first > 0 {
+        first -= 1;
+        if let Some(place) = digits.get_mut(first) {
+            *place = b'0' + (number % 10) as u8;
+        }
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(first..).unwrap_or_default()
+}
+
 impl Daemon {
-    /// The answer for process `pid`, in decimal, and the list that comes with it, or -1.
-    fn ask(&self, pid: &[u8]) -> Option<[c_int; 2]> {
+    /// The answer for process `pid`, in decimal, and the lists that come with it, -1 for one that does not.
+    fn ask(&self, pid: &[u8]) -> Option<[c_int; MOST_FILES]> {
         // SAFETY: the value is as long as is said.
         let set = unsafe {
             let time = (&raw const self.time).cast();
@@ -109,7 +135,7 @@ impl Daemon {
     }
 
     /// The bytes of the next message, none if none comes in time, and its descriptors, -1 for each that it lacks.
-    fn receive(&self, text: &mut [u8]) -> (Option<usize>, [c_int; 2]) {
+    fn receive(&self, text: &mut [u8]) -> (Option<usize>, [c_int; MOST_FILES]) {
         #[repr(align(8))]
         struct Control([u8; 64]);
         let mut part = libc::iovec {
@@ -126,7 +152,7 @@ impl Daemon {
         let flags = libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the message names live buffers with their lengths.
         let received = unsafe { libc::recvmsg(self.socket, &raw mut message, flags) };
-        let mut files = [-1; 2];
+        let mut files = [-1; MOST_FILES];
         let Ok(length) = usize::try_from(received) else {
             return (None, files);
         };
@@ -198,10 +224,10 @@ mod tests {
             iov_base: text.as_ptr().cast_mut().cast(),
             iov_len: text.len(),
         };
-        let mut control = [0_u64; 3];
+        let mut control = [0_u64; 4];
         let bytes = size_of::<c_int>() * files.len();
         // SAFETY: all zeros are a message without parts; then it names live buffers with their lengths, of which the second
-        // has space for two descriptors.
+        // has space for three descriptors.
         unsafe {
             let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
             message.msg_iov = &raw mut part;
@@ -237,11 +263,11 @@ mod tests {
         assert!(answer(&theirs, b"7", &[]));
         assert_eq!(daemon.ask(b"7"), None);
         assert!(answer(&theirs, b"8", &[b"of 8"]));
-        let [file, list] = daemon.ask(b"8").expect("a file");
-        assert_eq!((read(file), list), ("of 8".to_owned(), -1));
-        assert!(answer(&theirs, b"9", &[b"of 9", b"pages"]));
-        let files = daemon.ask(b"9").expect("two files");
-        assert_eq!(files.map(read), ["of 9", "pages"]);
+        let [file, without, list] = daemon.ask(b"8").expect("a file");
+        assert_eq!((read(file), without, list), ("of 8".to_owned(), -1, -1));
+        assert!(answer(&theirs, b"9", &[b"of 9", b"without", b"pages"]));
+        let files = daemon.ask(b"9").expect("three files");
+        assert_eq!(files.map(read), ["of 9", "without", "pages"]);
     }
 
     #[test]
@@ -262,6 +288,14 @@ mod tests {
         assert!(answer(&theirs, b"8", &[b"of 8"]));
         assert_eq!(daemon.ask(b"8"), None);
         assert_eq!(daemon.ask(b"8"), None);
+    }
+
+    #[test]
+    fn a_process_is_asked_for_by_its_number_in_decimal() {
+        for number in [0, 7, 10, 3441, u32::MAX] {
+            let mut digits = [b'x'; MOST_BYTES];
+            assert_eq!(decimal(number, &mut digits), number.to_string().as_bytes());
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@
 
 use libc::{c_int, c_long, c_ulong, c_void};
 
-use crate::left_out::{self, Pages};
+use crate::left_out;
+use crate::list::Pages;
 
 /// `PAGEMAP_SCAN`, from Linux 6.7 on.
 const PAGEMAP_SCAN: c_ulong = 0xc060_6610;

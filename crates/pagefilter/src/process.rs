@@ -2,10 +2,20 @@
 
 use libc::c_int;
 
-/// The number, in decimal, of the process whose folder in `/proc` this descriptor is of, or a file in it whose name is `inside`.
-pub fn of<'t>(descriptor: c_int, inside: &[u8], target: &'t mut [u8]) -> Option<&'t [u8]> {
-    let length = read_link(descriptor, target)?;
+/// The process whose folder in `/proc` this descriptor is of, or a file in it whose name is `inside`.
+pub fn of(descriptor: c_int, inside: &[u8]) -> Option<u32> {
+    let mut target = [0; 64];
+    let length = read_link(descriptor, &mut target)?;
     number(target.get(..length)?.strip_suffix(inside)?)
+}
+
+/// Device and inode of the file that this descriptor is of.
+pub fn identity(descriptor: c_int) -> Option<[u64; 2]> {
+    // SAFETY: all zeros are an answer, which is as long as is expected.
+    unsafe {
+        let mut answer = core::mem::zeroed::<libc::stat>();
+        (libc::fstat(descriptor, &raw mut answer) == 0).then_some([answer.st_dev, answer.st_ino])
+    }
 }
 
 /// Where `/proc/self/fd/N` leads; the bytes written.
@@ -35,9 +45,14 @@ fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
 }
 
 /// The decimal number behind the last slash.
-fn number(path: &[u8]) -> Option<&[u8]> {
+fn number(path: &[u8]) -> Option<u32> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;
-    (!name.is_empty() && name.iter().all(u8::is_ascii_digit)).then_some(name)
+    let is_decimal = name.iter().all(u8::is_ascii_digit);
+    str::from_utf8(name)
+        .ok()
+        .filter(|_| is_decimal)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -46,8 +61,8 @@ mod tests {
 
     #[test]
     fn a_process_is_named_by_its_folder() {
-        assert_eq!(number(b"/proc/123"), Some(&b"123"[..]));
-        assert_eq!(number(b"/7"), Some(&b"7"[..]));
+        assert_eq!(number(b"/proc/123"), Some(123));
+        assert_eq!(number(b"/7"), Some(7));
         for other in [&b"/proc"[..], b"/proc/1a", b"/proc/", b""] {
             assert_eq!(number(other), None);
         }

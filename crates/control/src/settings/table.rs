@@ -211,6 +211,13 @@ pub const SETTINGS: &[Setting] = &[
         "1",
     ),
     setting(
+        "FERMATA_AWAKE",
+        Daemon,
+        Count(1),
+        "1: the machine's processors do not sleep while a program stands still for a checkpoint, and while one is restored and for the first second after, where the kernel allows it; 0: they do",
+        "1",
+    ),
+    setting(
         "FERMATA_LOG_DIR",
         All,
         Path,

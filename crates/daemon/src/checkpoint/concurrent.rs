@@ -131,6 +131,7 @@ impl Taking<'_> {
             waited: stop.waited,
             began,
             since: Some(stop.since),
+            awake: Some(stop.awake),
             saved: true,
             ..Parts::new(stop.record, mode(way))
         };

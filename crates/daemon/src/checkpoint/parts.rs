@@ -6,6 +6,7 @@ use fermata_control::user::{Mode, Totals, Waited};
 use fermata_store::Totals as Stored;
 
 use crate::agent::bring_back::Parked;
+use crate::awake::Awake;
 use crate::criu::dump::HeldTree;
 use crate::host::{HostCopy, HostPages};
 use crate::images::record::Record;
@@ -38,6 +39,8 @@ pub(super) struct Parts {
     pub(super) stopped_seconds: f64,
     /// When the current stop began; `None` outside a stop.
     pub(super) since: Option<Instant>,
+    /// Keeps processors awake during the current stop.
+    pub(super) awake: Option<Awake>,
     /// Whether the program already runs again.
     pub(super) resumed: bool,
     /// Whether its device part is already complete.
@@ -64,14 +67,16 @@ impl Parts {
             began: 0.0,
             stopped_seconds: 0.0,
             since: None,
+            awake: None,
             resumed: false,
             saved: false,
             dumped: false,
         }
     }
 
-    /// Adds the current stop, if there is one, to the total.
+    /// Adds the current stop, if there is one, to the total: it has ended.
     pub(super) fn count_stop(&mut self) {
+        self.awake = None;
         if let Some(since) = self.since.take() {
             self.stopped_seconds += since.elapsed().as_secs_f64();
         }

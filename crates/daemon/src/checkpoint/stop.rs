@@ -11,6 +11,7 @@ use super::host::{Ahead, Dumped};
 use super::parts::Parts;
 use super::taking::Taking;
 use crate::agent::bring_back::Parked;
+use crate::awake::Awake;
 use crate::criu::dump::HeldTree;
 use crate::failure::{Hint as _, Result, fail};
 use crate::host::HostCopy;
@@ -33,6 +34,8 @@ pub(super) struct Stop {
     pub(super) since: Instant,
     /// The work that the stop waited for, if that took long.
     pub(super) waited: Option<Waited>,
+    /// Until the program runs again.
+    pub(super) awake: Awake,
 }
 
 impl Taking<'_> {
@@ -56,6 +59,7 @@ impl Taking<'_> {
             parked: stop.parked,
             waited: stop.waited,
             since: Some(stop.since),
+            awake: Some(stop.awake),
             ..Parts::new(stop.record, mode)
         })
     }
@@ -71,6 +75,7 @@ impl Taking<'_> {
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
     ) -> Result<(Stop, T)> {
         let mut ahead = self.ahead(copy, report)?;
+        let awake = Awake::new();
         report("quiesce", 0, 0);
         let settled = self.halt().quiesce(served, &mut || ahead.again(), report)?;
         let record = self.record(served);
@@ -89,6 +94,7 @@ impl Taking<'_> {
                     parked,
                     since: settled.since,
                     waited: settled.waited,
+                    awake,
                 };
                 Ok((stop, taken))
             }

@@ -35,6 +35,8 @@ const LET_GO: Duration = Duration::from_secs(30);
 /// Names of the steps.
 const BEFORE: &str = "pre-dump";
 const BEHIND: &str = "post-dump";
+/// It traces all processes by then.
+const STILL: &str = "query-ext-files";
 
 /// What is special about a dump.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,6 +60,8 @@ pub struct Dumping {
     child: Option<Child>,
     ready: bool,
     held: bool,
+    /// Whether it asks for the mappings of processes.
+    filtered: bool,
     tree: Tree,
 }
 
@@ -129,6 +133,7 @@ impl Dumping {
             child: Some(child),
             ready: false,
             held: how.held,
+            filtered: how.filtered,
             tree,
         };
         // If CRIU has ended already, the next call says why.
@@ -207,6 +212,10 @@ impl Dumping {
             match &answer.notify {
                 _ if answer.r#type() != CriuReqType::Notify => return Ok(Some(answer)),
                 Some(it) if it.script.as_deref() == Some(step) => return Ok(None),
+                Some(it) if it.script.as_deref() == Some(STILL) && self.filtered => {
+                    self.answer(true)?;
+                    self.tree.stands_still();
+                }
                 _ => self.answer(true)?,
             }
         }

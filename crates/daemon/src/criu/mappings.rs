@@ -2,16 +2,17 @@
 //! pages it need not dump.
 //!
 //! ```text
-//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─► [thread] ─┬► PID, a file, a list of pages
-//!                                                                         ├► PID, a file
+//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─► [thread] ─┬► PID, a file, a list of mappings, a list of pages
+//!                                                                         ├► PID, a file, a list of mappings
 //!                                                                         └► PID
 //! ```
-//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's. The list has
+//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's. The first list has
+//! the mappings of no file, which CRIU need not look for. The second has
 //! what is in a copy (`crate::host`): of a process that is tracked most of its mappings, and of one that has begun since the pages
 //! that it still has in common with the one that forked it.
 //!
-//! When CRIU asks for the first process all of them stand still, so further answers are made before it asks. A question that comes
-//! earlier has no answer but the kernel's. CRIU takes one process after the other, and its code has left one when it asks for the
+//! CRIU says when all of them stand still, some milliseconds before it asks for the first ([`Tree::stands_still`]); the answers are made
+//! meanwhile. A question that comes earlier has no answer but the kernel's. CRIU takes one process after the other, and its code has left one when it asks for the
 //! next ([`Tree::dumped`]).
 
 use std::fs::File;
@@ -58,6 +59,7 @@ pub(crate) struct LeftOut {
 pub(crate) struct Tree {
     root: u32,
     known: Arc<OnceLock<Vec<Known>>>,
+    answers: Arc<OnceLock<Answers>>,
     course: Arc<Course>,
 }
 
@@ -86,6 +88,7 @@ impl Tree {
         Self {
             root,
             known: Arc::default(),
+            answers: Arc::default(),
             course: Arc::default(),
         }
     }
@@ -94,6 +97,27 @@ impl Tree {
     pub fn know(&self, known: Vec<Known>) {
         // Only what comes first counts.
         let _ = self.known.set(known);
+    }
+
+    /// Has the answers made, if the processes stand still, which they do once CRIU traces them all; none if they do not.
+    pub fn stands_still(&self) -> Option<&Answers> {
+        match self.answers.get() {
+            None if proc::tracer(self.root).is_some() => Some(self.answer()),
+            made => made,
+        }
+    }
+
+    /// Has the answers made; the program stands still.
+    fn answer(&self) -> &Answers {
+        let mut is_new = false;
+        let answers = self.answers.get_or_init(|| {
+            is_new = true;
+            Answers::of(self.root)
+        });
+        if is_new {
+            answers.begin(self);
+        }
+        answers
     }
 
     /// The process that CRIU has dumped as number `nth`, from 0, and what it was told to leave out of it: waits until CRIU is
@@ -166,8 +190,7 @@ pub(crate) fn serve(tree: Tree) -> Option<OwnedFd> {
     let answer = move || {
         // The first time that takes long, and the program does not stand still yet.
         fermata_hostmem::can_describe();
-        let mut answers = None;
-        while answer(&ours, &tree, &mut answers).is_ok_and(|more| more) {}
+        while answer(&ours, &tree).is_ok_and(|more| more) {}
     };
     // Without a thread every question fails at once. Without a socket, its number could be one of CRIU's own.
     let _ = std::thread::Builder::new()
@@ -176,8 +199,8 @@ pub(crate) fn serve(tree: Tree) -> Option<OwnedFd> {
     Some(theirs)
 }
 
-/// Answers one question; whether there was one. `answers` are none before the first.
-fn answer(socket: &OwnedFd, tree: &Tree, answers: &mut Option<Arc<Answers>>) -> io::Result<bool> {
+/// Answers one question; whether there was one.
+fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
     let mut question = [0; MOST_BYTES];
     let (length, _) = recv(socket, &mut question[..], RecvFlags::empty())?;
     if length == 0 {
@@ -186,14 +209,11 @@ fn answer(socket: &OwnedFd, tree: &Tree, answers: &mut Option<Arc<Answers>>) -> 
     let question = &question[..length];
     let number = str::from_utf8(question).ok();
     let inner: Option<u32> = number.and_then(|it| it.parse().ok());
-    if answers.is_none() && proc::tracer(tree.root).is_some() {
-        *answers = Some(Answers::begin(tree));
-    }
-    let told = answers.as_ref().zip(inner);
-    let files = told.and_then(|(answers, inner)| answers.tell(inner).ok());
+    let told = tree.stands_still().zip(inner);
+    let files = told.and_then(|(answers, inner)| answers.tell(tree, inner).ok());
     let files = files.unwrap_or_default();
     let rights: Vec<_> = files.iter().map(|it| it.as_fd()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !rights.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&rights));
@@ -209,9 +229,10 @@ fn answer(socket: &OwnedFd, tree: &Tree, answers: &mut Option<Arc<Answers>>) -> 
 
 /// The answers for all processes of a tree, which stand still, parents first.
 #[derive(Debug)]
-struct Answers {
-    tree: Tree,
+pub(crate) struct Answers {
     all: Vec<Answer>,
+    /// The next half of one to be made before it is asked for.
+    next: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -219,8 +240,16 @@ struct Answer {
     process: ProcessId,
     /// Its number in its own namespace.
     inner: u32,
-    mappings: OnceLock<Option<Vec<u8>>>,
+    mappings: OnceLock<Option<Mappings>>,
     left_out: OnceLock<Option<Arc<LeftOut>>>,
+}
+
+/// The mappings of a process.
+#[derive(Debug)]
+struct Mappings {
+    /// As `/proc/PID/smaps` has them.
+    text: Vec<u8>,
+    without_file: Vec<Range<u64>>,
 }
 
 impl Answer {
@@ -234,9 +263,13 @@ impl Answer {
         })
     }
 
-    fn mappings(&self) -> Option<&[u8]> {
-        let make = || fermata_hostmem::describe(self.process.pid).ok();
-        self.mappings.get_or_init(make).as_deref()
+    fn mappings(&self) -> Option<&Mappings> {
+        let make = || {
+            let text = fermata_hostmem::describe(self.process.pid).ok()?;
+            let without_file = fermata_hostmem::without_file(&text);
+            Some(Mappings { text, without_file })
+        };
+        self.mappings.get_or_init(make).as_ref()
     }
 
     fn left_out(&self, tree: &Tree) -> Option<&Arc<LeftOut>> {
@@ -271,21 +304,30 @@ impl Answer {
 }
 
 impl Answers {
-    /// Has them made while CRIU is busy with its first processes.
-    fn begin(tree: &Tree) -> Arc<Self> {
-        let all = proc::still_tree(tree.root);
-        let all = all.into_iter().filter_map(Answer::new);
-        let answers = Arc::new(Self {
-            tree: tree.clone(),
-            all: all.collect(),
-        });
-        let next = Arc::new(AtomicUsize::new(0));
-        for _ in 0..MOST_THREADS.min(answers.all.len()) {
-            let (answers, next) = (Arc::clone(&answers), Arc::clone(&next));
+    /// Those below process `root`, none of which is made yet.
+    fn of(root: u32) -> Self {
+        let all = proc::still_tree(root).into_iter();
+        Self {
+            all: all.filter_map(Answer::new).collect(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has those of `tree` made while CRIU is busy with something else.
+    fn begin(&self, tree: &Tree) {
+        for _ in 0..MOST_THREADS.min(2 * self.all.len()) {
+            let tree = tree.clone();
             let make = move || {
-                while let Some(answer) = answers.all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    answer.mappings();
-                    answer.left_out(&answers.tree);
+                let next = |it: &Self| it.next.fetch_add(1, Ordering::Relaxed);
+                // CRIU waits for both halves of the first one.
+                while let Some(answers) = tree.answers.get()
+                    && let half = next(answers)
+                    && let Some(answer) = answers.all.get(half / 2)
+                {
+                    match half % 2 {
+                        0 => drop(answer.mappings()),
+                        _ => drop(answer.left_out(&tree)),
+                    }
                 }
             };
             // Without a thread each is made when it is asked for.
@@ -293,25 +335,27 @@ impl Answers {
                 .name("mappings".into())
                 .spawn(make);
         }
-        answers
     }
 
-    /// The mappings of the process that has number `inner` in its namespace, and the list of what is left out of it.
-    fn tell(&self, inner: u32) -> io::Result<Vec<File>> {
+    /// The mappings of the process that has number `inner` in its namespace, those without a file, and the list of what is left out of it.
+    fn tell(&self, tree: &Tree, inner: u32) -> io::Result<Vec<File>> {
         let mut all = self.all.iter();
         let answer = all.find(|it| it.inner == inner);
         let answer = answer.ok_or(io::ErrorKind::NotFound)?;
         // Where there is no faster way, the kernel's file.
-        let mut files = vec![match answer.mappings() {
-            Some(text) => in_memory(text)?,
-            None => File::open(format!("/proc/{}/smaps", answer.process.pid))?,
-        }];
-        let left_out = answer.left_out(&self.tree).and_then(|it| {
+        let mut files = match answer.mappings() {
+            Some(it) => vec![in_memory(&it.text)?, in_memory(&encode(&it.without_file))?],
+            None => {
+                let file = File::open(format!("/proc/{}/smaps", answer.process.pid))?;
+                vec![file, in_memory(&[])?]
+            }
+        };
+        let left_out = answer.left_out(tree).and_then(|it| {
             // Without it CRIU dumps all.
             files.push(in_memory(&encode(&it.pages)).ok()?);
             Some(it)
         });
-        self.tree.asks(answer.process, left_out);
+        tree.asks(answer.process, left_out);
         Ok(files)
     }
 }
@@ -338,15 +382,15 @@ mod tests {
     use super::*;
 
     /// Asks for a process of a tree, and checks that the answer names it; how many files come with it.
-    fn ask(tree: &Tree, asked: u32, answers: &mut Option<Arc<Answers>>) -> usize {
+    fn ask(tree: &Tree, asked: u32) -> usize {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.expect("a socket pair");
         let asked = asked.to_string();
         rustix::net::send(&theirs, asked.as_bytes(), SendFlags::NOSIGNAL).expect("asked");
-        assert!(answer(&ours, tree, answers).expect("answered"));
+        assert!(answer(&ours, tree).expect("answered"));
         let mut text = [0; MOST_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut text)];
         let received = recvmsg(&theirs, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
@@ -362,17 +406,19 @@ mod tests {
     #[test]
     fn an_answer_names_the_process_that_was_asked_for() {
         let tree = Tree::new(std::process::id());
-        let mut answers = Some(Answers::begin(&tree));
-        assert_eq!(ask(&tree, u32::MAX, &mut answers), 0);
-        assert_eq!(ask(&tree, tree.root, &mut answers), 1);
+        tree.answer();
+        assert_eq!(ask(&tree, u32::MAX), 0);
+        assert_eq!(ask(&tree, tree.root), 2);
     }
 
     #[test]
     fn nothing_is_told_of_a_program_that_runs() {
         let tree = Tree::new(std::process::id());
-        let mut answers = None;
-        assert_eq!(ask(&tree, tree.root, &mut answers), 0);
-        assert!(answers.is_none(), "later answers are of the stop");
+        assert_eq!(ask(&tree, tree.root), 0);
+        assert!(
+            tree.answers.get().is_none(),
+            "later answers are of the stop"
+        );
     }
 
     #[test]
@@ -388,13 +434,11 @@ mod tests {
         let told = answer.left_out.set(Some(Arc::new(left_out)));
         told.expect("it was not made yet");
         let (inner, all) = (answer.inner, vec![answer]);
-        let answers = Answers {
-            tree: tree.clone(),
-            all,
-        };
+        let next = AtomicUsize::new(0);
+        let answers = Answers { all, next };
         for _ in 0..2 {
-            let files = answers.tell(inner).expect("it is in the tree");
-            assert_eq!(files.len(), 2, "CRIU may ask again");
+            let files = answers.tell(&tree, inner).expect("it is in the tree");
+            assert_eq!(files.len(), 3, "CRIU may ask again");
         }
         assert_eq!(tree.left_out().len(), 1);
     }
@@ -449,9 +493,10 @@ mod tests {
             .expect("started");
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut text = String::new();
-        let answers = Answers::begin(&Tree::new(child.id()));
-        let told = answers.tell(child.id());
-        let other = answers.tell(std::process::id());
+        let tree = Tree::new(child.id());
+        let answers = tree.answer();
+        let told = answers.tell(&tree, child.id());
+        let other = answers.tell(&tree, std::process::id());
         let _ = child.kill();
         let _ = child.wait();
         let other = other.expect_err("not below it");
@@ -459,7 +504,7 @@ mod tests {
         let mut files = told.expect("it is in the tree");
         assert_eq!(
             files.len(),
-            1,
+            2,
             "it has nothing from a process that is tracked"
         );
         files[0].read_to_string(&mut text).expect("read");

@@ -8,7 +8,8 @@
 //! ```
 //! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
 //! that are left.
-//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room.
+//! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. It copies
+//! into memory that was made ready before, which goes to the file when the program runs on.
 //! What a process has in common with the tracked process that has forked it is taken from that one's copy.
 //! Processes that come while the checkpoint makes ready are tracked as well, if they have much memory. A
 //! process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop, but for pages that it still has in
@@ -32,9 +33,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use fermata_control::worker::FailureKind;
-use fermata_hostmem::{Exact, Extent, Known, Passed, SETTLED, Tracker};
+use fermata_hostmem::{Exact, Extent, Known, Passed, Room, SETTLED, Tracker};
 use fermata_store::HostMemory;
 use parking_lot::Mutex;
 
@@ -61,6 +63,10 @@ const MOST_IN_VAIN: u32 = 3;
 /// made for what comes: CRIU would dump it in the stop, at about 2 GB/s.
 const YOUNG: u64 = 32 << 20;
 const MOST_WAITS: u32 = 3;
+/// What a program writes from the last pass before the stop until it stands still is expected to be what it writes in this time, and no
+/// more than so many bytes of a process.
+const UNTIL_STILL: Duration = Duration::from_millis(125);
+const MOST_WRITTEN: u64 = 256 << 20;
 /// A program's writes are kept in memory if that takes no more than this part of what is available.
 const SHARE: u64 = 4;
 /// The most threads that read memory at once.
@@ -96,8 +102,10 @@ struct Tracked {
 /// The copy of one process's memory.
 struct ProcessCopy {
     tracker: Tracker,
-    /// What the last pass has found.
+    /// What the last pass has found, when it began, and bytes a second that were written until then.
     passed: Passed,
+    passed_at: Option<Instant>,
+    rate: u64,
     /// The most that a pass has found in mappings that had just been made.
     most_young: u64,
     /// The exact copy, once the program has been stopped.
@@ -105,6 +113,33 @@ struct ProcessCopy {
     /// Whether its last pass has begun and not come to its end, and why not, if that is known.
     begun: bool,
     why: Option<Failure>,
+}
+
+impl ProcessCopy {
+    /// A pass that began then has found this.
+    fn note(&mut self, passed: Passed, begun: Instant) {
+        // The first one copies what there is.
+        let since = self.passed_at.replace(begun).map(|it| begun - it);
+        let micros = since.map_or(0, |it| u64::try_from(it.as_micros()).unwrap_or(0));
+        self.rate = (passed.bytes * 1_000_000).checked_div(micros).unwrap_or(0);
+        self.passed = passed;
+        self.most_young = self.most_young.max(passed.young);
+    }
+
+    /// Room for mappings that have just been made: for as much as there has been in such, and half as much again.
+    fn young(&self) -> u64 {
+        match self.most_young > YOUNG {
+            true => self.most_young + self.most_young / 2,
+            false => 0,
+        }
+    }
+
+    /// Room for the rest of what the last pass copies: for what is in mappings that are not tracked, and what is expected to be written.
+    fn others(&self) -> u64 {
+        let written = u128::from(self.rate) * UNTIL_STILL.as_millis() / 1000;
+        let written = u64::try_from(written).map_or(MOST_WRITTEN, |it| it.min(MOST_WRITTEN));
+        self.passed.little + written.max(LITTLE)
+    }
 }
 
 impl Tracked {
@@ -283,15 +318,16 @@ impl HostCopy {
         copies.map(|it| it.passed.young).sum()
     }
 
-    /// Makes room for as much as the program has had in mappings that it had just made, and half as much again.
+    /// Makes room for what the last pass will have to copy, as far as that can be foreseen.
     fn make_room(&mut self) {
         // The program stands still by then, and so do its threads.
         let threads = cores().clamp(1, MOST_THREADS);
-        let wanted = |it: &ProcessCopy| match it.most_young > YOUNG {
-            true => it.most_young + it.most_young / 2,
-            false => 0,
-        };
-        self.share_out(wanted, |tracker, bytes| tracker.make_room(bytes, threads));
+        let wanted = |it: &ProcessCopy| it.young() + it.others();
+        self.share_out(wanted, |it, bytes| {
+            let others = it.others().min(bytes);
+            let young = bytes - others;
+            it.tracker.make_room(Room { young, others }, threads);
+        });
     }
 
     /// Has what the program writes all the time kept in memory until it runs on; whether that is new.
@@ -306,8 +342,8 @@ impl HostCopy {
             true => it.passed.bytes + it.passed.bytes / 4,
             false => 0,
         };
-        self.share_out(wanted, |tracker, bytes| {
-            tracker.keep_in_memory(bytes, threads)
+        self.share_out(wanted, |it, bytes| {
+            it.tracker.keep_in_memory(bytes, threads)
         });
         true
     }
@@ -317,14 +353,14 @@ impl HostCopy {
     fn share_out(
         &mut self,
         wanted: impl Fn(&ProcessCopy) -> u64,
-        give: impl Fn(&mut Tracker, u64),
+        give: impl Fn(&mut ProcessCopy, u64),
     ) {
         let mut free = HostMemory::now().map_or(0, |it| it.available) / SHARE;
         for it in &mut self.processes {
             let it = it.copy.get_mut();
             let bytes = wanted(it).min(free);
             free -= bytes;
-            give(&mut it.tracker, bytes);
+            give(it, bytes);
         }
     }
 
@@ -344,11 +380,11 @@ impl HostCopy {
             let parent = before.find(|it| Some(it.process) == from);
             let parent = parent.map(|it| &it.copy.get_mut().tracker);
             let copy = copy.get_mut();
+            let begun = Instant::now();
             match copy.tracker.pass_after(parent) {
                 Ok(passed) => {
                     copied += passed.bytes;
-                    copy.passed = passed;
-                    copy.most_young = copy.most_young.max(passed.young);
+                    copy.note(passed, begun);
                 }
                 // It has ended, or there is no space: CRIU says more.
                 Err(_) => {
@@ -561,6 +597,8 @@ fn track(
     let copy = ProcessCopy {
         tracker,
         passed: Passed::default(),
+        passed_at: None,
+        rate: 0,
         most_young: 0,
         exact: None,
         begun: false,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fermata_control::user::{Arrival, ArrivalStand};
 use fermata_control::worker::{FailureKind, FromWorker, Miss, Restoring, Stand, ToWorker};
 
+use crate::awake::Awake;
 use crate::failure::{Failure, Hint, Result, fail};
 use crate::parallel::each_at_once;
 use crate::phases::{self};
@@ -110,9 +111,10 @@ pub(crate) fn give_disk(worker: &Worker) -> Result<()> {
     }
 }
 
-/// Returns when all data is present or the session has ended. Fails with the reason for a rollback, if one is possible.
+/// Returns when all data is present or the session has ended. Processors stay awake for the first second of it. Fails with the reason for a rollback, if one is possible.
 pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
+    let mut awake = Some(Awake::new());
     // None of one that an earlier daemon has restored.
     let mut pages = session.lock().pages.clone();
     loop {
@@ -136,7 +138,9 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
         if complete {
             return completed(session);
         }
-        let turn = TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))];
+        let is_late = begun.elapsed() > Duration::from_secs(1);
+        awake = awake.filter(|_| !is_late);
+        let turn = TURNS[usize::from(is_late)];
         // A worker reports its progress only when asked. The loss of the first worker ends the pause.
         if let Some(worker) = workers.first() {
             worker.pause(turn);

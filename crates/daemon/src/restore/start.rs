@@ -9,6 +9,7 @@ use fermata_control::worker::{FailureKind, Pace};
 use parking_lot::Mutex;
 
 use super::source::{How, Source};
+use crate::awake::Awake;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail};
 use crate::host::stored;
@@ -66,6 +67,8 @@ pub fn restore(
         notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
     }
     let how = How { lazy, pace };
+    // Reading all data first takes long, and waits for other things.
+    let _awake = on_demand.then(Awake::new);
     let report = Mutex::new(report);
     report.lock()("restore", 0, 0);
     let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {

@@ -84,6 +84,18 @@ pub fn join(maps: &[u8], marked: &[Marked]) -> Option<Vec<u8>> {
     marked.next().is_none().then_some(text)
 }
 
+/// The mappings of these lines that are of no file, ascending: the kernel gives those of files an inode.
+pub fn without_file(lines: &[u8]) -> Vec<Range<u64>> {
+    let lines = lines.split(|byte| *byte == b'\n');
+    let none = |line: &[u8]| {
+        // Addresses, permissions, offset, device, inode.
+        let mut words = line.split(|byte| *byte == b' ');
+        let [device, inode] = [words.nth(3)?, words.next()?];
+        (device == b"00:00" && inode == b"0").then(|| range(line))?
+    };
+    lines.filter_map(none).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +116,29 @@ mod tests {
         let droppable = 0x73 | 1 << 21 | 1 << 25 | 1 << 26 | 1 << 40;
         let names = known("rd wr mr mw me nr wf dd dp");
         assert_eq!(in_letters(droppable), Some(names));
+    }
+
+    #[test]
+    fn mappings_of_no_file_have_neither_device_nor_inode() {
+        let lines = b"10-20 rw-p 00000000 00:00 0 \nVmFlags: rd wr \n20-30 r--p 00000000 fe:00 7 /a b 00:00 0\nVmFlags: \n\
+            30-40 rw-s 00000000 00:01 9  /dev/zero (deleted)\n40-50 r--p 00000000 00:00 9  anon_inode:x\n\
+            50-60 rw-p 00000000 00:00 0                          [heap]\nVmFlags: dc \n";
+        assert_eq!(without_file(lines), [0x10..0x20, 0x50..0x60]);
+        let own = std::fs::read("/proc/self/maps").expect("read");
+        let all = own.split(|byte| *byte == b'\n').filter(|it| !it.is_empty());
+        let folder = std::path::Path::new("/proc/self/map_files");
+        let is_there = |it: &Range<u64>| {
+            let name = format!("{:x}-{:x}", it.start, it.end);
+            folder.join(name).symlink_metadata().is_ok()
+        };
+        let without = without_file(&own);
+        assert!(without.iter().is_sorted_by_key(|it| it.start));
+        let with = all.filter_map(range).filter(|it| !without.contains(it));
+        assert!(!without.is_empty() && !without.iter().any(is_there));
+        assert!(
+            with.filter(is_there).count() > 5,
+            "libraries and the program"
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod working_set;
 pub use error::{Error, Result};
 pub use extents::{Exact, Extent, select};
 pub use filter::WITHOUT_IO_URING;
-pub use image::{InCommon, PageFile, Place, Settled, page_files, reads_in_common, settle};
+pub use image::{InCommon, PageFile, Place, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};

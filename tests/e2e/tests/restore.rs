@@ -155,12 +155,19 @@ fn a_program_goes_on_after_its_checkpoint() -> Result<()> {
 
 #[test]
 fn criu_is_told_what_it_would_ask_the_kernel() -> Result<()> {
-    let scene = Scene::new()?;
-    scene.make_image("image")?;
-    scene.fermata().restore("image", "back", Device::Soft)?;
-    let log = scene.sandbox().runtime();
-    let log = std::fs::read_to_string(log.join("sessions/back/criu/restore.log"))?;
-    ensure!(log.contains("Loaded kdat cache"), "{log}");
-    scene.fermata().kill("back")?;
-    scene.close()
+    // Only if its log says everything, it says so.
+    for (all, says_so) in [("1", true), ("0", false)] {
+        let scene = Scene::new()?;
+        let fermata = scene.fermata();
+        let started = fermata.call_with(&["ps"], &[("FERMATA_CRIU_LOG", all)])?;
+        started.success("fermata ps")?;
+        scene.make_image("image")?;
+        fermata.restore("image", "back", Device::Soft)?;
+        let log = scene.sandbox().runtime();
+        let log = std::fs::read_to_string(log.join("sessions/back/criu/restore.log"))?;
+        ensure!(log.contains("Loaded kdat cache") == says_so, "{log}");
+        fermata.kill("back")?;
+        scene.close()?;
+    }
+    Ok(())
 }

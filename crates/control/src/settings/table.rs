@@ -218,6 +218,13 @@ pub const SETTINGS: &[Setting] = &[
         "1",
     ),
     setting(
+        "FERMATA_CRIU_LOG",
+        Daemon,
+        Count(1),
+        "1: CRIU's logs say everything that it does, which makes stops and restores longer; 0: they have warnings and errors",
+        "0",
+    ),
+    setting(
         "FERMATA_LOG_DIR",
         All,
         Path,

@@ -51,10 +51,10 @@ const FILTER: &str = "lib/pagefilter.so";
 pub const DUMP_LOG: &str = "dump.log";
 /// Name of the log of a restore.
 pub const RESTORE_LOG: &str = "restore.log";
-/// CRIU's logs have warnings and errors (`LOG_WARN`). With more, CRIU writes several lines for each mapping while the program stands still, and in a
-/// restore one for each page that processes have in common.
+/// CRIU's logs have warnings and errors (`LOG_WARN`). With more, CRIU writes several lines for each mapping while the program stands still, in parts of
+/// lines in a restore, and there one for each page that processes have in common.
 const WARNINGS: i32 = 2;
-/// Everything (`LOG_DEBUG`).
+/// Everything (`LOG_DEBUG`), if `FERMATA_CRIU_LOG` says so.
 const ALL: i32 = 4;
 /// How long a restore may take, and the bytes of memory that it reads in each second beyond.
 const WORK_TIME: Duration = Duration::from_secs(600);
@@ -81,8 +81,6 @@ pub struct Way {
     pub connected: bool,
     /// It was of the session of a shell that is not in the image.
     pub shell_job: bool,
-    /// Whether CRIU compares pages one by one: then its log has warnings and errors only.
-    pub terse: bool,
 }
 
 /// The CRIU of this installation.
@@ -219,7 +217,6 @@ impl Criu {
             tcp_close: Some(!how.connected),
             shell_job: how.shell_job.then_some(true),
             log_file: Some(RESTORE_LOG.into()),
-            log_level: Some(if how.terse { WARNINGS } else { ALL }),
             ..options(dir)
         };
         let request = CriuReq {
@@ -328,10 +325,11 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 pub(crate) fn options(dir: &Path) -> CriuOpts {
+    let all = settings::number("FERMATA_CRIU_LOG").ok().flatten() == Some(1);
     CriuOpts {
         images_dir_fd: -1,
         images_dir: Some(dir.as_os_str().as_bytes().to_vec()),
-        log_level: Some(WARNINGS),
+        log_level: Some(if all { ALL } else { WARNINGS }),
         file_locks: Some(true),
         manage_cgroups_mode: Some(CriuCgMode::Ignore.into()),
         network_lock: Some(CriuNetworkLockMethod::Skip.into()),

@@ -291,7 +291,6 @@ fn bring_up<P>(
         lazy: image.lazy,
         connected: image.connected,
         shell_job: image.shell_job,
-        terse: fermata_hostmem::reads_in_common(&image.work),
     };
     let restored = Criu::restore(socket, &image.work, how, inherit);
     drop(files);

@@ -23,8 +23,8 @@ use std::path::Path;
 
 use rangemap::RangeMap;
 
+pub use self::in_common::InCommon;
 pub(crate) use self::in_common::at_once;
-pub use self::in_common::{InCommon, reads_in_common};
 use self::records::{IN_FILE, MapEntry, ON_DEMAND, Vma, map_of, mm_of, read_map, read_memory};
 use crate::demand::PageBytes;
 use crate::error::{Error, Result};

@@ -8,12 +8,16 @@
 //!  openat64(/proc/PID, "smaps") ─► PID, in decimal ─► daemon ─► PID, a descriptor, one or two lists: the first is the answer
 //!                                                            └► PID: none; so is no answer within a second: the system call
 //! ```
+//! When CRIU has dumped all processes it makes a list of them, `pstree.img`. The daemon is told (`dumped`), and gives no answer: what is left of
+//! the dump has nothing to do with their memory.
+//!
 //! An answer that comes late would be taken for that to the next question. So after a question without an answer to it this
 //! library shuts the socket down, and CRIU reads all further mappings from the kernel.
 
 use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libc::{c_char, c_int, c_uint, c_void};
 
@@ -31,6 +35,12 @@ const DAEMON: Daemon = Daemon {
 const MOST_BYTES: usize = 16;
 const MOST_FILES: usize = 3;
 
+/// What the daemon is told when all processes are dumped.
+const ALL_DUMPED: &[u8] = b"dumped";
+
+/// Whether the daemon has answered.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
 /// A conversation with the daemon.
 struct Daemon {
     socket: c_int,
@@ -38,7 +48,8 @@ struct Daemon {
     time: libc::timeval,
 }
 
-/// `openat(2)`: the system call, but for the mappings of a process; the folder with their files is noted.
+/// `openat(2)`: the system call, but for the mappings of a process. The folder with their files is noted, and that all processes are dumped
+/// is told.
 ///
 /// # Safety
 /// As the system call with these arguments.
@@ -61,6 +72,9 @@ pub unsafe extern "C" fn openat64(
     if opened >= 0 && name == Some(c"map_files") {
         files::opened(opened);
     }
+    if name == Some(c"pstree.img") && flags & libc::O_CREAT != 0 && ANSWERS.load(Relaxed) {
+        DAEMON.tell(ALL_DUMPED);
+    }
     opened
 }
 
@@ -69,6 +83,7 @@ fn ask(folder: c_int) -> Option<c_int> {
     let pid = process::of(folder, b"")?;
     let mut digits = [0; MOST_BYTES];
     let [file, without, list] = DAEMON.ask(decimal(pid, &mut digits))?;
+    ANSWERS.store(true, Relaxed);
     if without >= 0 {
         files::take(Some(pid), without);
     }
@@ -95,6 +110,13 @@ fn decimal(mut number: u32, digits: &mut [u8; MOST_BYTES]) -> &[u8] {
 }
 
 impl Daemon {
+    /// Says this; if it does not get through, the daemon finds out later.
+    fn tell(&self, what: &[u8]) {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the buffer is live and as long as is said.
+        unsafe { libc::send(self.socket, what.as_ptr().cast(), what.len(), flags) };
+    }
+
     /// The answer for process `pid`, in decimal, and the lists that come with it, -1 for one that does not.
     fn ask(&self, pid: &[u8]) -> Option<[c_int; MOST_FILES]> {
         // SAFETY: the value is as long as is said.

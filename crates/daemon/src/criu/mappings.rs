@@ -13,7 +13,7 @@
 //!
 //! CRIU says when all of them stand still, some milliseconds before it asks for the first ([`Tree::stands_still`]); the answers are made
 //! meanwhile. A question that comes earlier has no answer but the kernel's. CRIU takes one process after the other, and its code has left one when it asks for the
-//! next ([`Tree::dumped`]).
+//! next, and the last one when it writes the list of all (`dumped`, which has no answer; [`Tree::dumped`]).
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek as _, Write as _};
@@ -36,6 +36,8 @@ use crate::proc::{self, ProcessId};
 
 /// The longest question.
 const MOST_BYTES: usize = 16;
+/// What CRIU says instead of a question when it has dumped all processes; `fermata-pagefilter` has the same.
+const ALL_DUMPED: &[u8] = b"dumped";
 /// The most threads that make answers before they are asked for.
 const MOST_THREADS: usize = 4;
 
@@ -75,9 +77,10 @@ struct Course {
 struct State {
     /// What it was told to leave out.
     left_out: Vec<Arc<LeftOut>>,
-    /// The processes that it has asked for, in this order; it has dumped all but the last.
+    /// The processes that it has asked for, in this order; it has dumped all but the last, and that as well if it says so.
     asked: Vec<ProcessId>,
-    /// Whether it has asked for one again that it had dumped.
+    all_dumped: bool,
+    /// Whether it has asked for one again that it had dumped, or for one after all.
     returned: bool,
     ended: bool,
 }
@@ -124,12 +127,19 @@ impl Tree {
     /// done with it. None at the end, also for those that nobody has asked for yet.
     pub fn dumped(&self, nth: usize) -> Option<(ProcessId, Option<Arc<LeftOut>>)> {
         let mut state = self.course.state.lock();
-        while state.asked.len() <= nth + 1 && !state.ended {
+        let is_dumped = |it: &State| it.asked.len() > nth + usize::from(!it.all_dumped);
+        while !is_dumped(&state) && !state.ended {
             self.course.moved.wait(&mut state);
         }
         let process = *state.asked.get(nth).filter(|_| !state.ended)?;
         let left_out = state.left_out.iter().find(|it| it.process == process);
         Some((process, left_out.cloned()))
+    }
+
+    /// CRIU says that it has dumped all processes.
+    fn all_dumped(&self) {
+        self.course.state.lock().all_dumped = true;
+        self.course.moved.notify_all();
     }
 
     /// CRIU is done with all processes.
@@ -156,6 +166,7 @@ impl Tree {
     /// CRIU asks for a process, and is told to leave this out of it.
     pub fn asks(&self, process: ProcessId, left_out: Option<&Arc<LeftOut>>) {
         let mut state = self.course.state.lock();
+        state.returned |= state.all_dumped;
         if state.asked.last() != Some(&process) {
             state.returned |= state.asked.contains(&process);
             state.asked.push(process);
@@ -207,6 +218,10 @@ fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
         return Ok(false);
     }
     let question = &question[..length];
+    if question == ALL_DUMPED {
+        tree.all_dumped();
+        return Ok(true);
+    }
     let number = str::from_utf8(question).ok();
     let inner: Option<u32> = number.and_then(|it| it.parse().ok());
     let told = tree.stands_still().zip(inner);
@@ -483,6 +498,30 @@ mod tests {
         assert!(tree.dumped(0).is_none(), "the rest is left for the end");
         tree.asks(one, None);
         assert!(tree.returned());
+    }
+
+    #[test]
+    fn the_last_process_is_dumped_when_criu_says_so() {
+        let tree = Tree::new(1);
+        let [one, last] = [1, 2].map(|pid| ProcessId { pid, start: 0 });
+        tree.asks(one, None);
+        tree.asks(last, None);
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = pair.expect("a socket pair");
+        rustix::net::send(&theirs, ALL_DUMPED, SendFlags::NOSIGNAL).expect("said");
+        assert!(answer(&ours, &tree).expect("understood"));
+        let mut byte = [0];
+        let told = recv(&theirs, &mut byte[..], RecvFlags::DONTWAIT);
+        told.expect_err("nobody waits for an answer");
+        let dumped: Vec<_> = (0..2).filter_map(|nth| tree.dumped(nth)).collect();
+        assert!(dumped.iter().map(|it| it.0).eq([one, last]));
+        assert!(!tree.returned());
+        // What follows is not known.
+        tree.asks(last, None);
+        assert!(tree.returned());
+        drop(tree.ends());
+        assert!(tree.dumped(2).is_none());
     }
 
     #[test]

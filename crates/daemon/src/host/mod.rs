@@ -6,8 +6,8 @@
 //!    │        little is left   starts       since                 become one image
 //!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
 //! ```
-//! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones; `last` makes those
-//! that are left.
+//! The last pass of a process is made as soon as CRIU has dumped it (`follow`), while CRIU dumps the next ones, and after the last while it dumps what
+//! is of no process; `last` makes those that are left.
 //! The last pass also copies mappings that are not tracked, where there is little in them, or much that is new and has room. It copies
 //! into memory that was made ready before, which goes to the file when the program runs on.
 //! What a process has in common with the tracked process that has forked it is taken from that one's copy.

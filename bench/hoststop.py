@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """How long a program stands still whose host memory is rewritten during a checkpoint, as it has felt it itself.
 
-    bench/hoststop.py REPORT.json [--mib 1024,10240] [--rates 200,0] [--runs 3] [--threads N] [--mappings N] [--huge] [--burst MIB] [--churn MIB]
-                      [--device soft] [--mode cow] [--settings NAME=VALUE,...]
+    bench/hoststop.py REPORT.json [--mib 1024,10240] [--rates 200,0] [--runs 3] [--threads N] [--mappings N] [--libraries N] [--huge] [--burst MIB]
+                      [--churn MIB] [--device soft] [--mode cow] [--settings NAME=VALUE,...]
 
 `hoststop` holds so much host memory and rewrites it at each rate, in MB/s; 0 is as fast as it can. In every run it is
 checkpointed once: `stood_still_ms` is what Fermata says, `longest_gap_ms` the longest time in which a spinning thread of the
 program did not run, `gap_before_ms` the same as long before the checkpoint, which says how busy the machine is. `phases`
 are the steps of `fermata checkpoint --times`, in milliseconds, with when they began; `written_mb_s` is what the program wrote
 before and meanwhile. With `--burst` it also maps and fills so much memory every second or so; a checkpoint then comes at any moment
-of that. With `--churn` it holds so much in mappings that are all new. The last image of each case is restored, and must run on. Needs root and a build tree (FERMATA_BUILD,
+of that. With `--churn` it holds so much in mappings that are all new. `--libraries` are copies of the C library's `libm.so.6`, so that it has
+as many threads, mappings and libraries as a program of PyTorch. The last image of each case is restored, and must run on. Needs root and a build tree (FERMATA_BUILD,
 default build/), and space for two images.
 """
 
@@ -24,11 +25,21 @@ import time
 
 from measure import TREE, Daemon, document, facts, wait_for
 
+LIBRARY = "/lib/x86_64-linux-gnu/libm.so.6"
+
 
 def lines(daemon, name):
     """What the program has printed: seconds, longest gap in ms, MB written."""
     told = daemon.told("logs", name).splitlines()
     return [tuple(map(float, it.split())) for it in told if it.count(" ") == 2 and it[0].isdigit()]
+
+
+def copies(folder, count):
+    """A folder with so many files of a library, each of which the loader takes for another one."""
+    folder.mkdir()
+    for number in range(count):
+        shutil.copy(LIBRARY, folder / f"{number}.so")
+    return folder
 
 
 def one(daemon, command, number, args):
@@ -73,6 +84,7 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--mappings", type=int, default=0)
+    parser.add_argument("--libraries", type=int, default=0)
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--burst", type=int, default=0)
     parser.add_argument("--churn", type=int, default=0)
@@ -84,12 +96,14 @@ def main():
     settings = dict(it.split("=", 1) for it in args.settings.split(",") if it)
     report = {**facts(), "arguments": {key: str(value) for key, value in vars(args).items()}, "cases": []}
     work = pathlib.Path(tempfile.mkdtemp(prefix="hoststop-", dir=args.work))
+    libraries = copies(work / "libraries", args.libraries)
     daemon = Daemon(work, work / "images", **settings)
     try:
         for mib in map(int, args.mib.split(",")):
             for rate in map(float, args.rates.split(",")):
                 command = [TREE / "bench" / "hoststop", "--mib", mib, "--rate", rate, "--threads", args.threads]
                 command += ["--mappings", args.mappings, "--huge", int(args.huge), "--burst", args.burst, "--churn", args.churn]
+                command += ["--libraries", libraries] if args.libraries else []
                 runs = [one(daemon, command, number, args) for number in range(args.runs)]
                 middle = {
                     key: statistics.median(run[key] for run in runs)

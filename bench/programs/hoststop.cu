@@ -1,8 +1,9 @@
 // Rewrites host memory at a rate and notes the longest time in which none of its threads ran; for `bench/hoststop.py`.
 //
-//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--huge 1] [--burst MIB] [--churn MIB]
+//   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--libraries FOLDER] [--huge 1] [--burst MIB] [--churn MIB]
 //
-// A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content. With `--burst` it also maps so much new
+// A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content, and all files of `--libraries` are
+// loaded. With `--burst` it also maps so much new
 // memory at once, fills it, and frees it a second later, again and again; with `--churn` it holds so much in pieces of 32 MiB, the
 // oldest of which it replaces all the time. One thread launches a kernel every 10 ms, another one reads the clock without a pause.
 // Prints `ready`, then, ten times a second: seconds since the start, the longest gap between two readings of the clock since the
@@ -11,6 +12,8 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <dlfcn.h>
+#include <filesystem>
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
@@ -40,16 +43,21 @@ int main(int argc, char **argv) {
     size_t mib = 1024, threads = 0, mappings = 0;
     double rate = 200;
     bool huge = false;
+    const char *libraries = "";
     size_t burst = 0, churn = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!std::strcmp(argv[i], "--mib")) mib = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--rate")) rate = std::atof(argv[i + 1]);
         if (!std::strcmp(argv[i], "--threads")) threads = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--mappings")) mappings = std::atol(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--libraries")) libraries = argv[i + 1];
         if (!std::strcmp(argv[i], "--huge")) huge = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--churn")) churn = std::atol(argv[i + 1]) << 20;
         if (!std::strcmp(argv[i], "--burst")) burst = std::atol(argv[i + 1]) << 20;
     }
+    if (*libraries)
+        for (const auto &file : std::filesystem::directory_iterator(libraries))
+            if (!dlopen(file.path().c_str(), RTLD_NOW | RTLD_LOCAL)) std::exit(1);
     uint64_t *data;
     CHECK(cudaMalloc(&data, DEVICE_WORDS * 8));
     size_t bytes = mib << 20;

@@ -18,7 +18,7 @@ static WITHOUT: List = List::new();
 static FOLDER: AtomicI32 = AtomicI32::new(-1);
 
 /// Takes the list in `file` as that of process `pid`, whose folder CRIU opens next.
-pub fn take(pid: Option<u32>, file: c_int) {
+pub fn take(pid: u32, file: c_int) {
     FOLDER.store(-1, Relaxed);
     WITHOUT.take(pid, file);
 }
@@ -109,7 +109,7 @@ mod tests {
         let asked = mapping(name.as_bytes()).expect("addresses");
         let no_follow = libc::AT_SYMLINK_NOFOLLOW;
         let not_there = Some(io::ErrorKind::NotFound);
-        let own = Some(std::process::id());
+        let own = std::process::id();
         // Such a list lies, so that it can be seen who answers.
         let lists: [&[Pages]; 3] = [&[], &[[1, 2], asked, [u64::MAX - 1, u64::MAX]], &[[1, 2]]];
         for (list, expected) in lists.into_iter().zip([None, not_there, None]) {
@@ -127,7 +127,7 @@ mod tests {
             unsafe { libc::close(folder) };
         }
         // That of another process, and another folder than that of mappings.
-        take(Some(1), written(&[asked]));
+        take(1, written(&[asked]));
         let folder = open(c"map_files");
         assert_eq!(ask(folder, name, no_follow), None);
         take(own, written(&[asked]));

@@ -13,7 +13,7 @@ static LEFT_OUT: List = List::new();
 static KNOWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Takes the list in `file` as that of process `pid`.
-pub fn take(pid: Option<u32>, file: c_int) {
+pub fn take(pid: u32, file: c_int) {
     LEFT_OUT.take(pid, file);
     KNOWN[1].store(0, Relaxed);
 }
@@ -56,7 +56,7 @@ mod tests {
     fn pages_are_left_out_of_the_process_that_they_are_of() {
         let own = File::open("/proc/self/pagemap").expect("opened");
         let first = File::open("/proc/1/stat").expect("opened");
-        let own_pid = Some(std::process::id());
+        let own_pid = std::process::id();
         let told = |file: &File| with(file.as_raw_fd(), <[Pages]>::to_vec);
         assert!(told(&own).is_empty());
         let pages = [[0x1000, 0x3000], [0x5000, 0x6000]];
@@ -65,7 +65,7 @@ mod tests {
             assert_eq!(told(&own), pages);
             assert!(told(&first).is_empty(), "it is no page map of this process");
         }
-        take(Some(1), written(&pages));
+        take(1, written(&pages));
         assert!(told(&own).is_empty(), "it is of another process");
         take(own_pid, written(&pages[1..]));
         assert_eq!(told(&own), pages[1..]);

@@ -32,7 +32,7 @@ impl List {
 
     /// Takes the list in `file`, which is closed, as that of process `pid`, in place of the one before. One that cannot be read is as
     /// one of nothing.
-    pub fn take(&self, pid: Option<u32>, file: c_int) {
+    pub fn take(&self, pid: u32, file: c_int) {
         let former = self.count.swap(0, Relaxed);
         if former > 0 {
             // SAFETY: the list that was mapped here with this length, which nothing names any more.
@@ -51,9 +51,7 @@ impl List {
             let (null, private) = (ptr::null_mut(), libc::MAP_PRIVATE);
             let first = libc::mmap(null, bytes, libc::PROT_READ, private, file, 0);
             libc::close(file);
-            if let Some(pid) = pid
-                && first != libc::MAP_FAILED
-            {
+            if first != libc::MAP_FAILED {
                 self.pid.store(pid, Relaxed);
                 self.first.store(first, Relaxed);
                 self.count.store(count, Relaxed);
@@ -113,16 +111,13 @@ mod tests {
         let told = || (list.pid(), list.with(<[Pages]>::to_vec));
         assert_eq!(told(), (None, vec![]));
         let pages = [[0x1000, 0x3000], [0x5000, 0x6000]];
-        list.take(Some(7), written(&pages));
+        list.take(7, written(&pages));
         assert_eq!(told(), (Some(7), pages.to_vec()));
-        list.take(Some(7), written(&[]));
+        list.take(7, written(&[]));
         assert_eq!(told(), (None, vec![]));
-        list.take(Some(8), written(&pages[1..]));
+        list.take(8, written(&pages[1..]));
         assert_eq!(told(), (Some(8), pages[1..].to_vec()));
-        list.take(None, written(&pages));
-        assert_eq!(told(), (None, vec![]), "nobody knows of which it is");
-        list.take(Some(8), written(&pages));
-        list.take(Some(8), -1);
+        list.take(8, -1);
         assert_eq!(told(), (None, vec![]), "it cannot be read");
     }
 }

@@ -85,10 +85,10 @@ fn ask(folder: c_int) -> Option<c_int> {
     let [file, without, list] = DAEMON.ask(decimal(pid, &mut digits))?;
     ANSWERS.store(true, Relaxed);
     if without >= 0 {
-        files::take(Some(pid), without);
+        files::take(pid, without);
     }
     if list >= 0 {
-        left_out::take(Some(pid), list);
+        left_out::take(pid, list);
     }
     Some(file)
 }

@@ -22,8 +22,7 @@ pub(crate) struct Awake {
 impl Awake {
     /// From now on.
     pub fn new() -> Self {
-        let wanted = settings::number("FERMATA_AWAKE").ok().flatten() != Some(0);
-        let _held = wanted.then(ask).flatten();
+        let _held = settings::is_on("FERMATA_AWAKE").then(ask).flatten();
         Self { _held }
     }
 }

@@ -84,7 +84,7 @@ impl Commons {
     /// As the environment says.
     pub fn from_env() -> Self {
         Self {
-            on: settings::number(SETTING).ok().flatten() == Some(1),
+            on: settings::is_on(SETTING),
             state: Arc::default(),
         }
     }

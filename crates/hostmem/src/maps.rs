@@ -17,6 +17,8 @@ pub struct Entry<'a> {
     pub range: Range<u64>,
     /// `rwxp`, each a dash where it is not so; the last is `s` where it is shared.
     pub access: [u8; 4],
+    /// The file's device, in hexadecimal with a colon; `00:00` if it is of none.
+    pub device: &'a [u8],
     /// The file's number; 0 if it is of none.
     pub inode: u64,
     /// The file's path, ` (deleted)` behind it if it has none any more, or a name such as `[heap]`; empty without one.
@@ -34,7 +36,7 @@ impl Maps {
 
     /// Its lines, by ascending address.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.0.split(|byte| *byte == b'\n').filter_map(parse)
+        entries(&self.0)
     }
 
     /// The paths among their names.
@@ -70,16 +72,22 @@ pub(crate) fn range(field: &[u8]) -> Option<Range<u64>> {
     Some(number(start)?..number(end)?)
 }
 
+/// The mappings that lines of such a text, or of `smaps`, begin with.
+pub(crate) fn entries(lines: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    lines.split(|byte| *byte == b'\n').filter_map(parse)
+}
+
 fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let range = range(fields.next()?)?;
     let access = fields.next()?.try_into().ok()?;
-    let (_offset, _device) = (fields.next()?, fields.next()?);
+    let (_offset, device) = (fields.next()?, fields.next()?);
     let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let name = OsStr::from_bytes(fields.next().unwrap_or(b"").trim_ascii_start());
     Some(Entry {
         range,
         access,
+        device,
         inode,
         name,
     })

@@ -82,7 +82,7 @@ pub unsafe extern "C" fn openat64(
 fn ask(folder: c_int) -> Option<c_int> {
     let pid = process::of(folder, b"")?;
     let mut digits = [0; MOST_BYTES];
-    let [file, without, list] = DAEMON.ask(decimal(pid, &mut digits))?;
+    let [file, without, list] = DAEMON.ask(process::decimal(pid, &mut digits)?)?;
     ANSWERS.store(true, Relaxed);
     if without >= 0 {
         files::take(pid, without);
@@ -91,22 +91,6 @@ fn ask(folder: c_int) -> Option<c_int> {
         left_out::take(pid, list);
     }
     Some(file)
-}
-
-/// `number` in decimal digits, which are at the end of `digits`.
-fn decimal(mut number: u32, digits: &mut [u8; MOST_BYTES]) -> &[u8] {
-    let mut first = digits.len();
-    while first > 0 {
-        first -= 1;
-        if let Some(place) = digits.get_mut(first) {
-            *place = b'0' + (number % 10) as u8;
-        }
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    digits.get(first..).unwrap_or_default()
 }
 
 impl Daemon {
@@ -310,14 +294,6 @@ mod tests {
         assert!(answer(&theirs, b"8", &[b"of 8"]));
         assert_eq!(daemon.ask(b"8"), None);
         assert_eq!(daemon.ask(b"8"), None);
-    }
-
-    #[test]
-    fn a_process_is_asked_for_by_its_number_in_decimal() {
-        for number in [0, 7, 10, 3441, u32::MAX] {
-            let mut digits = [b'x'; MOST_BYTES];
-            assert_eq!(decimal(number, &mut digits), number.to_string().as_bytes());
-        }
     }
 
     #[test]

@@ -23,16 +23,8 @@ fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
     const FOLDER: &[u8] = b"/proc/self/fd/";
     let mut path = [0; FOLDER.len() + 11];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
-    let mut rest = u32::try_from(descriptor).ok()?;
-    let digits = rest.checked_ilog10().unwrap_or(0) as usize + 1;
-    for place in path
-        .get_mut(FOLDER.len()..FOLDER.len() + digits)?
-        .iter_mut()
-        .rev()
-    {
-        *place = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
+    let number = u32::try_from(descriptor).ok()?;
+    decimal(number, path.get_mut(FOLDER.len()..)?)?;
     // SAFETY: the path ends with a zero; the buffer is as long as is said.
     let length = unsafe {
         libc::readlink(
@@ -42,6 +34,17 @@ fn read_link(descriptor: c_int, target: &mut [u8]) -> Option<usize> {
         )
     };
     usize::try_from(length).ok()
+}
+
+/// Writes `number` in decimal to the beginning of `space`; the digits, if there is room for them.
+pub fn decimal(mut number: u32, space: &mut [u8]) -> Option<&[u8]> {
+    let count = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let digits = space.get_mut(..count)?;
+    for place in digits.iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    Some(digits)
 }
 
 /// The decimal number behind the last slash.
@@ -65,6 +68,16 @@ mod tests {
         assert_eq!(number(b"/7"), Some(7));
         for other in [&b"/proc"[..], b"/proc/1a", b"/proc/", b""] {
             assert_eq!(number(other), None);
+        }
+    }
+
+    #[test]
+    fn a_number_is_written_in_decimal() {
+        for number in [0, 7, 10, 3441, u32::MAX] {
+            let digits = number.to_string();
+            let mut space = [b'x'; 16];
+            assert_eq!(decimal(number, &mut space), Some(digits.as_bytes()));
+            assert_eq!(decimal(number, &mut space[..digits.len() - 1]), None);
         }
     }
 

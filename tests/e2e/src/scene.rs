@@ -352,6 +352,17 @@ impl Scene {
         ])
     }
 
+    /// Restores `image` as session `name`, although files that the program has open have grown since: they are written again, at the same place.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn restore_grown(&self, image: &str, name: &str) -> Result<()> {
+        let words = ["restore", image, "--name", name, "--ignore-changed-files"];
+        let tail = ["--device", "soft", "--detach"];
+        let done = self.fermata().call(&[&words[..], &tail].concat())?;
+        done.success("fermata restore").map(drop)
+    }
+
     /// Waits until the log of session `name` contains `text`.
     ///
     /// # Errors

@@ -72,14 +72,6 @@ fn large(scene: &Scene, name: &str) -> Result<i32> {
     pids.find(is_large).context("no large rank")
 }
 
-/// What the ranks print goes to files, which have grown since.
-fn restore(scene: &Scene, image: &str, name: &str) -> Result<()> {
-    let words = ["restore", image, "--name", name, "--ignore-changed-files"];
-    let tail = ["--device", "soft", "--detach"];
-    let done = scene.fermata().call(&[&words[..], &tail].concat())?;
-    done.success("fermata restore").map(drop)
-}
-
 /// The processes of session `name` that use CUDA.
 fn ranks(scene: &Scene, name: &str) -> Result<Vec<Process>> {
     let session = scene.fermata().session(name)?;
@@ -122,7 +114,9 @@ fn a_program_goes_on_after_all_its_ranks_have_ended_during_the_stop() -> Result<
         // What had been read by then is whole.
         let whole = moment == "reattach";
         for (image, whole) in [("cut", whole), ("after", false)] {
-            restore(&scene, image, image).with_context(|| moment.to_owned())?;
+            scene
+                .restore_grown(image, image)
+                .with_context(|| moment.to_owned())?;
             let session = fermata.session(image)?;
             let left = if whole { RANKS.len() } else { 0 };
             ensure!(session.processes.len() == left, "{moment}: {session:?}");
@@ -167,7 +161,7 @@ fn ranks_that_a_daemon_has_left_in_a_stop_go_on_at_one_moment() -> Result<()> {
     next_daemon_wakes_all(&scene, "dump", &["checkpoint", "ranks", "-o", image])?;
     fermata.checkpoint("ranks", "image", Mode::Stop)?;
     fermata.kill("ranks")?;
-    restore(&scene, "image", "again")?;
+    scene.restore_grown("image", "again")?;
     goes_on(&scene, 0)?;
     goes_on(&scene, 1)?;
     fermata.kill("again")?;
@@ -211,7 +205,9 @@ fn a_rank_that_ends_during_the_stop_is_no_harm_to_the_others() -> Result<()> {
         after.with_context(|| format!("{moment}: {} {}", attempt.status, attempt.stderr))?;
         fermata.kill("ranks")?;
         for image in ["cut", "after"].into_iter().skip(usize::from(!there)) {
-            restore(&scene, image, image).with_context(|| moment.to_owned())?;
+            scene
+                .restore_grown(image, image)
+                .with_context(|| moment.to_owned())?;
             let session = fermata.session(image)?;
             ensure!(session.processes.len() == 1, "{moment}: {session:?}");
             goes_on(&scene, 0)?;
@@ -252,7 +248,7 @@ fn a_disk_that_is_full_for_one_rank_gives_no_image_and_harms_nobody() -> Result<
         std::fs::remove_file(filled)?;
         fermata.checkpoint("ranks", "image", mode)?;
         fermata.kill("ranks")?;
-        restore(&scene, "image", "again")?;
+        scene.restore_grown("image", "again")?;
         goes_on(&scene, 0)?;
         goes_on(&scene, 1)?;
         fermata.kill("again")?;

@@ -91,11 +91,8 @@ impl Ranks {
         fermata.kill("ranks")?;
         let verified = fermata.call(&["images", "verify", image])?;
         verified.success("fermata images verify")?;
-        // Where they were not held still, they have printed more since; it is printed again, at the same place.
-        let options = ["--detach", "--device", "soft", "--ignore-changed-files"];
-        let words = ["restore", image, "--name", "again"];
-        let restored = fermata.call(&[&words[..], &options].concat())?;
-        restored.success("fermata restore")?;
+        // Where they were not held still, they have printed more since.
+        self.scene.restore_grown(image, "again")?;
         self.end_right("again")?;
         self.scene.close()
     }

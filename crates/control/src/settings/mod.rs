@@ -31,6 +31,13 @@ pub fn number(name: &str) -> Result<Option<u64>, WrongSetting> {
     Ok(value.to_str().and_then(bytes_of))
 }
 
+/// Whether setting `name`, which is 0 or 1, is 1 in this process; what holds if it is not set, or has no such value, is in the table.
+pub fn is_on(name: &str) -> bool {
+    let by_default = find(name).is_some_and(|it| it.default == "1");
+    let given = number(name).ok().flatten();
+    given.map_or(by_default, |it| it == 1)
+}
+
 /// The table of docs/settings.md: a line for each setting that users have.
 pub fn document() -> String {
     let mut text = String::from(

@@ -98,7 +98,7 @@ impl Ahead {
 impl Taking<'_> {
     /// Begins to copy host memory while the program runs, until little is left.
     pub(super) fn copy_memory(&self, report: &mut Report<'_>) -> Option<HostCopy> {
-        let wanted = settings::number("FERMATA_HOST_AHEAD").ok().flatten() != Some(0);
+        let wanted = settings::is_on("FERMATA_HOST_AHEAD");
         if !wanted || !self.copies_memory || !self.criu.has_filter() {
             return None;
         }

@@ -61,7 +61,7 @@ pub(crate) struct LeftOut {
 pub(crate) struct Tree {
     root: u32,
     known: Arc<OnceLock<Vec<Known>>>,
-    answers: Arc<OnceLock<Answers>>,
+    answers: Arc<OnceLock<Arc<Answers>>>,
     course: Arc<Course>,
 }
 
@@ -104,23 +104,12 @@ impl Tree {
 
     /// Has the answers made, if the processes stand still, which they do once CRIU traces them all; none if they do not.
     pub fn stands_still(&self) -> Option<&Answers> {
-        match self.answers.get() {
-            None if proc::tracer(self.root).is_some() => Some(self.answer()),
-            made => made,
-        }
+        let is_still = self.answers.get().is_some() || proc::tracer(self.root).is_some();
+        is_still.then(|| self.answers())
     }
 
-    /// Has the answers made; the program stands still.
-    fn answer(&self) -> &Answers {
-        let mut is_new = false;
-        let answers = self.answers.get_or_init(|| {
-            is_new = true;
-            Answers::of(self.root)
-        });
-        if is_new {
-            answers.begin(self);
-        }
-        answers
+    fn answers(&self) -> &Answers {
+        self.answers.get_or_init(|| Answers::begin(self))
     }
 
     /// The process that CRIU has dumped as number `nth`, from 0, and what it was told to leave out of it: waits until CRIU is
@@ -246,8 +235,6 @@ fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
 #[derive(Debug)]
 pub(crate) struct Answers {
     all: Vec<Answer>,
-    /// The next half of one to be made before it is asked for.
-    next: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -319,29 +306,21 @@ impl Answer {
 }
 
 impl Answers {
-    /// Those below process `root`, none of which is made yet.
-    fn of(root: u32) -> Self {
-        let all = proc::still_tree(root).into_iter();
-        Self {
-            all: all.filter_map(Answer::new).collect(),
-            next: AtomicUsize::new(0),
-        }
-    }
-
     /// Has those of `tree` made while CRIU is busy with something else.
-    fn begin(&self, tree: &Tree) {
-        for _ in 0..MOST_THREADS.min(2 * self.all.len()) {
-            let tree = tree.clone();
+    fn begin(tree: &Tree) -> Arc<Self> {
+        let all = proc::still_tree(tree.root).into_iter();
+        let all = all.filter_map(Answer::new).collect();
+        let answers = Arc::new(Self { all });
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 0..MOST_THREADS.min(2 * answers.all.len()) {
+            let (answers, next, tree) = (Arc::clone(&answers), Arc::clone(&next), tree.clone());
             let make = move || {
-                let next = |it: &Self| it.next.fetch_add(1, Ordering::Relaxed);
                 // CRIU waits for both halves of the first one.
-                while let Some(answers) = tree.answers.get()
-                    && let half = next(answers)
-                    && let Some(answer) = answers.all.get(half / 2)
-                {
-                    match half % 2 {
-                        0 => drop(answer.mappings()),
-                        _ => drop(answer.left_out(&tree)),
+                for half in std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)) {
+                    match answers.all.get(half / 2) {
+                        Some(answer) if half % 2 == 0 => drop(answer.mappings()),
+                        Some(answer) => drop(answer.left_out(&tree)),
+                        None => break,
                     }
                 }
             };
@@ -350,6 +329,7 @@ impl Answers {
                 .name("mappings".into())
                 .spawn(make);
         }
+        answers
     }
 
     /// The mappings of the process that has number `inner` in its namespace, those without a file, and the list of what is left out of it.
@@ -421,7 +401,7 @@ mod tests {
     #[test]
     fn an_answer_names_the_process_that_was_asked_for() {
         let tree = Tree::new(std::process::id());
-        tree.answer();
+        tree.answers();
         assert_eq!(ask(&tree, u32::MAX), 0);
         assert_eq!(ask(&tree, tree.root), 2);
     }
@@ -449,8 +429,7 @@ mod tests {
         let told = answer.left_out.set(Some(Arc::new(left_out)));
         told.expect("it was not made yet");
         let (inner, all) = (answer.inner, vec![answer]);
-        let next = AtomicUsize::new(0);
-        let answers = Answers { all, next };
+        let answers = Answers { all };
         for _ in 0..2 {
             let files = answers.tell(&tree, inner).expect("it is in the tree");
             assert_eq!(files.len(), 3, "CRIU may ask again");
@@ -533,7 +512,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut text = String::new();
         let tree = Tree::new(child.id());
-        let answers = tree.answer();
+        let answers = tree.answers();
         let told = answers.tell(&tree, child.id());
         let other = answers.tell(&tree, std::process::id());
         let _ = child.kill();

@@ -325,7 +325,7 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 pub(crate) fn options(dir: &Path) -> CriuOpts {
-    let all = settings::number("FERMATA_CRIU_LOG").ok().flatten() == Some(1);
+    let all = settings::is_on("FERMATA_CRIU_LOG");
     CriuOpts {
         images_dir_fd: -1,
         images_dir: Some(dir.as_os_str().as_bytes().to_vec()),

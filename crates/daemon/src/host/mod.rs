@@ -102,10 +102,10 @@ struct Tracked {
 /// The copy of one process's memory.
 struct ProcessCopy {
     tracker: Tracker,
-    /// What the last pass has found, when it began, and bytes a second that were written until then.
+    /// What the last pass has found, when it began, and bytes that are expected to be written until the program stands still.
     passed: Passed,
     passed_at: Option<Instant>,
-    rate: u64,
+    expected: u64,
     /// The most that a pass has found in mappings that had just been made.
     most_young: u64,
     /// The exact copy, once the program has been stopped.
@@ -119,9 +119,10 @@ impl ProcessCopy {
     /// A pass that began then has found this.
     fn note(&mut self, passed: Passed, begun: Instant) {
         // The first one copies what there is.
-        let since = self.passed_at.replace(begun).map(|it| begun - it);
-        let micros = since.map_or(0, |it| u64::try_from(it.as_micros()).unwrap_or(0));
-        self.rate = (passed.bytes * 1_000_000).checked_div(micros).unwrap_or(0);
+        self.expected = self.passed_at.replace(begun).map_or(0, |it| {
+            let times = UNTIL_STILL.div_duration_f64(begun - it);
+            (passed.bytes as f64 * times) as u64
+        });
         self.passed = passed;
         self.most_young = self.most_young.max(passed.young);
     }
@@ -136,9 +137,7 @@ impl ProcessCopy {
 
     /// Room for the rest of what the last pass copies: for what is in mappings that are not tracked, and what is expected to be written.
     fn others(&self) -> u64 {
-        let written = u128::from(self.rate) * UNTIL_STILL.as_millis() / 1000;
-        let written = u64::try_from(written).map_or(MOST_WRITTEN, |it| it.min(MOST_WRITTEN));
-        self.passed.little + written.max(LITTLE)
+        self.passed.little + self.expected.clamp(LITTLE, MOST_WRITTEN)
     }
 }
 
@@ -598,7 +597,7 @@ fn track(
         tracker,
         passed: Passed::default(),
         passed_at: None,
-        rate: 0,
+        expected: 0,
         most_young: 0,
         exact: None,
         begun: false,

@@ -86,14 +86,8 @@ pub fn join(maps: &[u8], marked: &[Marked]) -> Option<Vec<u8>> {
 
 /// The mappings of these lines that are of no file, ascending: the kernel gives those of files an inode.
 pub fn without_file(lines: &[u8]) -> Vec<Range<u64>> {
-    let lines = lines.split(|byte| *byte == b'\n');
-    let none = |line: &[u8]| {
-        // Addresses, permissions, offset, device, inode.
-        let mut words = line.split(|byte| *byte == b' ');
-        let [device, inode] = [words.nth(3)?, words.next()?];
-        (device == b"00:00" && inode == b"0").then(|| range(line))?
-    };
-    lines.filter_map(none).collect()
+    let of_none = maps::entries(lines).filter(|it| it.device == b"00:00" && it.inode == 0);
+    of_none.map(|it| it.range).collect()
 }
 
 #[cfg(test)]
@@ -125,20 +119,19 @@ mod tests {
             50-60 rw-p 00000000 00:00 0                          [heap]\nVmFlags: dc \n";
         assert_eq!(without_file(lines), [0x10..0x20, 0x50..0x60]);
         let own = std::fs::read("/proc/self/maps").expect("read");
-        let all = own.split(|byte| *byte == b'\n').filter(|it| !it.is_empty());
         let folder = std::path::Path::new("/proc/self/map_files");
-        let is_there = |it: &Range<u64>| {
-            let name = format!("{:x}-{:x}", it.start, it.end);
-            folder.join(name).symlink_metadata().is_ok()
+        let is_there = |it: &maps::Entry<'_>| {
+            let file = folder.join(it.in_map_files());
+            file.symlink_metadata().is_ok()
         };
         let without = without_file(&own);
         assert!(without.iter().is_sorted_by_key(|it| it.start));
-        let with = all.filter_map(range).filter(|it| !without.contains(it));
-        assert!(!without.is_empty() && !without.iter().any(is_there));
-        assert!(
-            with.filter(is_there).count() > 5,
-            "libraries and the program"
-        );
+        let is_without = |it: &maps::Entry<'_>| without.contains(&it.range);
+        let (of_none, of_files): (Vec<_>, Vec<_>) = maps::entries(&own).partition(is_without);
+        assert!(!without.is_empty() && of_none.len() == without.len());
+        assert!(!of_none.iter().any(is_there));
+        let there = of_files.iter().filter(|it| is_there(it));
+        assert!(there.count() > 5, "libraries and the program");
     }
 
     #[test]

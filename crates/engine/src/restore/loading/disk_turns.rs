@@ -4,7 +4,8 @@
 //! few pages, whose coming they wait for, and then the next few. Beside several long reads each of these waits for up to half a
 //! second, because the kernel gives a disk long reads that follow each other until another request is as old as that
 //! (`mq-deadline`); beside one it waits for that one (docs/decisions/058-turns-at-a-disk.md). So until then one long read is made
-//! at a time, and two of a fast disk, which does not give all that it can to one. Who has waited longest is next: threads take what they read
+//! at a time, and two of a fast disk, which does not give all that it can to one; then one more each time that so many have been as fast
+//! side by side, until they are slower. Who has waited longest is next: threads take what they read
 //! in the order in which it is needed, and one that has just read would otherwise be there again before another one has woken up.
 
 use std::collections::VecDeque;
@@ -14,9 +15,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::pipeline::STEP_LIMIT;
 
-/// A disk that gives more bytes a second to a single read is fast.
+/// A disk that gives more bytes a second to a single read is fast, and one that gives as much to each of several has room for one more.
 const FAST: u64 = 3 << 30;
-/// Reads of a fast disk at a time.
+/// The fewest reads of a fast disk at a time.
 const OF_FAST: usize = 2;
 /// The shortest read by which that is judged.
 const LEAST: usize = 1 << 20;
@@ -25,11 +26,34 @@ const LEAST: usize = 1 << 20;
 struct State {
     /// How many reads are made at a time, if they take turns.
     most: Option<usize>,
+    /// Whether a single read has been fast.
+    fast: bool,
+    /// How many in a row have been fast beside as many as are made at a time.
+    in_row: usize,
     /// How many are made.
     busy: usize,
     /// The number of the next thread that comes, and those of the threads that wait, the first to come first.
     comes: u64,
     waiting: VecDeque<u64>,
+}
+
+impl State {
+    /// A read has been fast, or not. Only one beside as many as are made at a time says whether there is room for another.
+    fn judge(&mut self, fast: bool) {
+        let Some(most) = self.most.filter(|most| self.busy >= *most) else {
+            return;
+        };
+        if fast {
+            self.fast = true;
+            self.in_row += 1;
+            if self.in_row >= most {
+                (self.most, self.in_row) = (Some(most + 1), 0);
+            }
+        } else {
+            let least = if self.fast { OF_FAST } else { 1 };
+            (self.most, self.in_row) = (Some((most - 1).max(least)), 0);
+        }
+    }
 }
 
 /// The turns of several threads at reading from one disk.
@@ -55,6 +79,8 @@ impl DiskTurns {
         Self {
             state: Mutex::new(State {
                 most: shared.then_some(1),
+                fast: false,
+                in_row: 0,
                 busy: 0,
                 comes: 0,
                 waiting: VecDeque::new(),
@@ -76,12 +102,10 @@ impl DiskTurns {
         };
         let begun = Instant::now();
         let result = read();
-        if bytes >= LEAST && is_fast(bytes, begun.elapsed()) {
-            let mut state = self.state.lock();
-            if state.most == Some(1) {
-                state.most = Some(OF_FAST);
-                self.next.notify_all();
-            }
+        if bytes >= LEAST {
+            let fast = is_fast(bytes, begun.elapsed());
+            // The end of this turn wakes those that wait.
+            self.state.lock().judge(fast);
         }
         result
     }
@@ -145,12 +169,52 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_disk_is_read_by_two() {
+    fn a_disk_is_read_by_as_many_as_it_is_fast_for() {
         let turns = DiskTurns::new(true);
-        // In 50 us and what a busy machine adds.
-        assert_eq!(most_at_once(&turns, 1 << 40), OF_FAST);
+        // In 50 us and what a busy machine adds: always fast.
+        assert_eq!(most_at_once(&turns, 1 << 40), 4);
+        assert_eq!(most_at_once(&DiskTurns::new(true), LEAST - 1), 1);
         assert!(!is_fast(2 << 20, Duration::from_millis(1)));
         assert!(is_fast(2 << 20, Duration::from_micros(500)));
+    }
+
+    /// The reads at a time of a disk that gives `rate` in all, in units of what is fast for one, and at most one such unit to each; after
+    /// each of so many reads.
+    fn reads_at_a_time(rate: f64, reads: usize) -> Vec<usize> {
+        let turns = DiskTurns::new(true);
+        let one = || {
+            let mut state = turns.state.lock();
+            state.busy = state.most.expect("turns");
+            let fast = rate / state.busy as f64 >= 1.0;
+            state.judge(fast);
+            state.most.expect("turns")
+        };
+        std::iter::repeat_with(one).take(reads).collect()
+    }
+
+    #[test]
+    fn there_is_one_more_for_as_long_as_each_is_fast() {
+        assert_eq!(reads_at_a_time(0.9, 3), [1, 1, 1]);
+        // Two of a disk that gives its all to one are slower, and are made all the same.
+        assert_eq!(reads_at_a_time(1.0, 4), [2, 2, 2, 2]);
+        assert_eq!(reads_at_a_time(9.0, 10), [2, 2, 3, 3, 3, 4, 4, 4, 4, 5]);
+        // One too many is tried again and again.
+        assert_eq!(reads_at_a_time(3.5, 12)[5..], [4, 3, 3, 3, 4, 3, 3]);
+    }
+
+    #[test]
+    fn a_read_beside_fewer_than_may_be_says_nothing() {
+        let turns = DiskTurns::new(true);
+        let mut state = turns.state.lock();
+        state.judge(true);
+        assert_eq!((state.most, state.fast), (Some(1), false));
+        (state.most, state.busy) = (Some(5), 4);
+        (0..9).for_each(|_| state.judge(true));
+        state.judge(false);
+        assert_eq!(state.most, Some(5));
+        state.most = None;
+        state.judge(true);
+        assert_eq!(state.most, None);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::{ChunkId, Result, StoreError, direct, error, sync};
 
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
+/// The most threads that read index files, and the fewest files for which another one is worth it.
+const THREADS: usize = 8;
+const WORTH: usize = 24;
 
 /// Packs' files that this process keeps open at most: each checkpoint makes a pack, an image can refer to many of them,
 /// and a process may often have 1024 files in all.
@@ -162,7 +165,8 @@ impl Index {
         let known = |id: &PackId| old.packs.contains_key(id) || old.damage.contains_key(id);
         let gone =
             present.iter().filter(|id| known(id)).count() < old.packs.len() + old.damage.len();
-        let missing: Vec<_> = present.iter().filter(|id| gone || !known(id)).collect();
+        let mut missing = present;
+        missing.retain(|id| gone || !known(id));
         if missing.is_empty() && !gone {
             return Ok(old.clone());
         }
@@ -171,13 +175,11 @@ impl Index {
         } else {
             (**old).clone()
         };
-        for id in missing {
-            let path = index_path(index, *id);
-            let read = sync::read_limited(&path, MAX_INDEX_BYTES)
-                .and_then(|bytes| IndexFile::decode(&bytes, &path));
+        for (id, read) in missing.iter().zip(read_all(&missing, index)) {
             match read {
                 Ok(f) if f.pack == *id => new.add(&f, packs),
                 Ok(f) => {
+                    let path = index_path(index, *id);
                     let what = format!("`{}` is the index of pack `{}`", path.display(), f.pack);
                     new.damage.insert(*id, Unreadable { what, newer: false });
                 }
@@ -193,6 +195,35 @@ impl Index {
         }
         Ok(Arc::new(new))
     }
+}
+
+/// Reads the index files of these packs, many of them by several threads: most of the time goes to opening a small file and to checking it.
+fn read_all(packs: &[PackId], folder: &Path) -> Vec<Result<IndexFile>> {
+    let one = |id: &PackId| {
+        let path = index_path(folder, *id);
+        sync::read_limited(&path, MAX_INDEX_BYTES)
+            .and_then(|bytes| IndexFile::decode(&bytes, &path))
+    };
+    let all = |packs: &[PackId]| packs.iter().map(one).collect::<Vec<_>>();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = packs.len().div_ceil(cores.min(THREADS)).max(WORTH);
+    let (own, others) = packs.split_at(share.min(packs.len()));
+    std::thread::scope(|scope| {
+        let others: Vec<_> = others
+            .chunks(share)
+            .map(|part| {
+                let named = std::thread::Builder::new().name("index".to_owned());
+                (part, named.spawn_scoped(scope, || all(part)))
+            })
+            .collect();
+        let mut read = all(own);
+        for (part, thread) in others {
+            // What a thread has not done is done here.
+            let done = thread.ok().and_then(|it| it.join().ok());
+            read.extend(done.unwrap_or_else(|| all(part)));
+        }
+        read
+    })
 }
 
 /// Path of a pack.
@@ -230,4 +261,47 @@ fn parse(text: &str) -> Option<PackId> {
         *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
     }
     Some(PackId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Store, WriteOptions};
+
+    #[test]
+    fn of_many_index_files_each_is_read_and_a_damaged_one_is_noted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path(), true).expect("a store");
+        let options = WriteOptions {
+            pack_bytes: 1,
+            ..WriteOptions::default()
+        };
+        let writer = store.begin_with(options).expect("a writer");
+        let packs = THREADS * WORTH + 1;
+        let contents = |n: usize| n.to_le_bytes();
+        for n in 0..packs {
+            let bytes = contents(n);
+            writer.put(&ChunkId::of(&bytes), &bytes).expect("put");
+        }
+        writer.finish().expect("written");
+
+        let whole = store.refresh().expect("an index");
+        assert_eq!(whole.packs.len(), packs);
+        let lost = ChunkId::of(&contents(packs / 2));
+        let pack = whole.find(&lost).expect("known").pack.id;
+        let file = index_path(&store.index_dir(), pack);
+        let mut bytes = std::fs::read(&file).expect("its index");
+        *bytes.last_mut().expect("a record") ^= 1;
+        std::fs::write(&file, bytes).expect("damaged");
+
+        let again = Store::open(folder.path(), false).expect("the store");
+        let index = again.refresh().expect("an index");
+        assert_eq!(index.damage.keys().collect::<Vec<_>>(), [&pack]);
+        for n in 0..packs {
+            let id = ChunkId::of(&contents(n));
+            let found = index.find(&id).map(|at| (at.length, at.pack.id));
+            let known = whole.find(&id).map(|at| (at.length, at.pack.id));
+            assert_eq!(found, known.filter(|_| id != lost));
+        }
+    }
 }

@@ -351,10 +351,7 @@ impl PackWriter {
             sync::folder(&index)?;
         }
         state.packs.clear();
-        let totals = state.totals;
-        drop(state);
-        self.store.refresh()?;
-        Ok(totals)
+        Ok(state.totals)
     }
 
     fn check_known(&self, id: &ChunkId, length: u64) -> Result<()> {

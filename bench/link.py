@@ -2,10 +2,11 @@
 """Measures what this machine's link gives between memory of a file system in memory, registered with the driver, and
 GPU memory made of physical blocks: the limit of checkpoints into the memory tier and of restores out of it.
 
-    bench/link.py [--gib 4]
+    bench/link.py [--gib 4] [--freed GIB]
 
 Prints one JSON document: GB/s down and up, the best of three, in copies of 4 and 64 MiB on one stream, and what
-registering takes. Calls the driver itself; nothing of Fermata is in it.
+registering takes. `--freed`: also how long it takes to give so much other GPU memory back, and GB/s up right after, one GiB
+after the other: the driver clears it then, with the engines that copy. Calls the driver itself; nothing of Fermata is in it.
 """
 
 import argparse
@@ -57,6 +58,7 @@ class Driver:
 
 
 def device_memory(cu, size):
+    """Its address, and the memory."""
     on_gpu = Location(1, 0)
     at, memory = C.c_uint64(), C.c_uint64()
     properties = Properties(type=1, handles=1, location=on_gpu)
@@ -65,7 +67,7 @@ def device_memory(cu, size):
     cu.cuMemCreate(C.byref(memory), C.c_size_t(size), C.byref(properties), C.c_uint64(0))
     cu.cuMemMap(at, C.c_size_t(size), C.c_size_t(0), memory, C.c_uint64(0))
     cu.cuMemSetAccess(at, C.c_size_t(size), C.byref(access), C.c_size_t(1))
-    return at.value
+    return at.value, memory
 
 
 def host_memory(size):
@@ -79,34 +81,55 @@ def host_memory(size):
     return mapped
 
 
+def give_back(cu, gib):
+    """Makes so many GiB and gives them back: seconds for that."""
+    blocks = [device_memory(cu, GIB) for _ in range(gib)]
+    time.sleep(2)
+    begun = time.perf_counter()
+    for at, _ in blocks:
+        cu.cuMemUnmap(C.c_uint64(at), C.c_size_t(GIB))
+    unmapped = time.perf_counter()
+    for _, memory in blocks:
+        cu.cuMemRelease(memory)
+    return {"unmap_s": unmapped - begun, "release_s": time.perf_counter() - unmapped}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=int, default=4)
-    size = parser.parse_args().gib * GIB
+    parser.add_argument("--freed", type=int, default=0)
+    given = parser.parse_args()
+    size = given.gib * GIB
     cu = Driver()
     stream = C.c_void_p()
     cu.use(0)
     cu.cuStreamCreate(C.byref(stream), 1)
-    gpu, mapped = device_memory(cu, size), host_memory(size)
+    (gpu, _), mapped = device_memory(cu, size), host_memory(size)
     host = C.addressof(C.c_char.from_buffer(mapped))
     begun = time.perf_counter()
     for at in range(0, size, SLICE):
         cu.cuMemHostRegister_v2(C.c_void_p(host + at), C.c_size_t(SLICE), 0)
     told = {"register_s_per_gib": (time.perf_counter() - begun) / (size / GIB)}
+
+    def rate(way, piece, size=size):
+        """GB/s of a copy."""
+        begun = time.perf_counter()
+        for at in range(0, size, piece):
+            here, there = C.c_void_p(host + at), C.c_uint64(gpu + at)
+            if way == "to_host":
+                cu.cuMemcpyDtoHAsync_v2(here, there, C.c_size_t(piece), stream)
+            else:
+                cu.cuMemcpyHtoDAsync_v2(there, here, C.c_size_t(piece), stream)
+        cu.cuStreamSynchronize(stream)
+        return size / (time.perf_counter() - begun) / 1e9
+
     for piece in (4 * MIB, 64 * MIB):
         for way in ("to_host", "to_device"):
-            best = 0
-            for _ in range(3):
-                begun = time.perf_counter()
-                for at in range(0, size, piece):
-                    here, there = C.c_void_p(host + at), C.c_uint64(gpu + at)
-                    if way == "to_host":
-                        cu.cuMemcpyDtoHAsync_v2(here, there, C.c_size_t(piece), stream)
-                    else:
-                        cu.cuMemcpyHtoDAsync_v2(there, here, C.c_size_t(piece), stream)
-                cu.cuStreamSynchronize(stream)
-                best = max(best, size / (time.perf_counter() - begun) / 1e9)
-            told[f"{way}_GBps_by_{piece // MIB}MiB"] = best
+            told[f"{way}_GBps_by_{piece // MIB}MiB"] = max(rate(way, piece) for _ in range(3))
+    if given.freed:
+        then = give_back(cu, given.freed)
+        rates = [rate("to_device", 16 * MIB, GIB) for _ in range(32)]
+        told["freed"] = {"gib": given.freed, **then, "then_to_device_GBps": [round(it, 1) for it in rates]}
     print(json.dumps(told))
 
 

@@ -1,9 +1,10 @@
 """How long a session takes to give its GPU memory back and to go on, and whether its data is what it was.
 
-    bench/pause.py REPORT.json [--gib N] [--rounds N] [--plain | --checkpoint [--rewrite N]]
+    bench/pause.py REPORT.json [--gib N] [--rounds N] [--apart SECONDS] [--plain | --checkpoint [--rewrite N]]
 
 `hold` fills N GiB of a GPU with known bytes. It is paused into registered host memory (`--plain`: into /dev/shm, which is
-not registered), the device's free memory is held against that before the program came, and it is resumed; at the end the
+not registered), the device's free memory is held against that before the program came, and it is resumed `--apart` seconds later: the
+driver clears the memory that a pause has given back, and copies at half the rate meanwhile (`bench/link.py --freed`). At the end the
 program checks every byte. The link's own time, one copy of as many bytes between registered host memory and the device, is
 what `bench/link.py` measures. Needs host memory for twice the data. `--checkpoint`: an image of it is in registered memory before the
 first pause, and the program rewrites N GiB before each.
@@ -32,6 +33,7 @@ def main():
     arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--checkpoint", action="store_true")
     arguments.add_argument("--rewrite", type=int, default=0)
+    arguments.add_argument("--apart", type=float, default=2)
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-pause"))
     arguments = arguments.parse_args()
     work, gib = arguments.work / str(os.getpid()), arguments.gib
@@ -46,7 +48,7 @@ def main():
                    "--gib", str(gib), "--buffers", str(gib), "--until", str(go), "--again", str(again),
                    "--rewrite", str(arguments.rewrite))
     wait_for(lambda: "ready" in daemon.told("logs", "hold"), "the program's `ready`")
-    report = {**facts(), "gib": gib, "registered": not arguments.plain, "free_before_mib": before, "rounds": []}
+    report = {**facts(), "gib": gib, "registered": not arguments.plain, "apart_s": arguments.apart, "free_before_mib": before, "rounds": []}
 
     def is_ready():
         # It is made ready in the background, and again after data has left it.
@@ -66,6 +68,7 @@ def main():
         paused = document(daemon.fermata("pause", "hold", "--json"))
         pause_s = time.time() - begun
         free = free_mib()
+        time.sleep(arguments.apart)
         begun = time.time()
         resumed = document(daemon.fermata("resume", "hold", "--eager", "--json"))
         resume_s = time.time() - begun

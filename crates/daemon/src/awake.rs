@@ -4,14 +4,16 @@
 //! program. A processor with nothing to do meanwhile goes to sleep, and waking it takes longer than what is waited for; most of all in a
 //! virtual machine, where both are calls of the host. Who holds `/dev/cpu_dma_latency` open says how many microseconds that may take
 //! (`Documentation/power/pm_qos_interface.rst`); with 0 they wait without sleeping. The kernel ends that with the descriptor, so also with
-//! the daemon.
+//! the daemon. Only a cpuidle driver heeds it: a machine without one would only be made to look, which wakes every processor.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 
 use fermata_control::settings;
 
 const FILE: &str = "/dev/cpu_dma_latency";
+/// The cpuidle driver's name (`Documentation/admin-guide/pm/cpuidle.rst`).
+const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 
 /// Processors do not sleep while this lives; where they may not be kept from it, they do.
 #[derive(Debug)]
@@ -22,9 +24,19 @@ pub(crate) struct Awake {
 impl Awake {
     /// From now on.
     pub fn new() -> Self {
-        let _held = settings::is_on("FERMATA_AWAKE").then(ask).flatten();
+        let asked = settings::is_on("FERMATA_AWAKE") && is_heeded();
+        let _held = asked.then(ask).flatten();
         Self { _held }
     }
+}
+
+/// Whether the kernel lets a driver choose how deep processors sleep. If it does not say, it is asked all the same.
+fn is_heeded() -> bool {
+    fs::read_to_string(DRIVER).map_or(true, |name| is_driver(&name))
+}
+
+fn is_driver(name: &str) -> bool {
+    name.trim() != "none"
 }
 
 fn ask() -> Option<File> {
@@ -36,6 +48,12 @@ fn ask() -> Option<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_without_a_driver_is_not_asked() {
+        assert!(!is_driver("none\n"));
+        assert!(is_driver("haltpoll\n") && is_driver("intel_idle\n"));
+    }
 
     #[test]
     fn processors_sleep_again_when_nobody_keeps_them_awake() {
@@ -52,7 +70,7 @@ mod tests {
         };
         let one = Awake::new();
         if one._held.is_none() {
-            // It may be read, and not written.
+            // It may be read, and not written; or there is no driver.
             return;
         }
         let other = Awake::new();

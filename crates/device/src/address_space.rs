@@ -366,10 +366,13 @@ impl AddressSpace {
         for kept in &mut self.kept {
             *kept = ReusablePages::default();
         }
-        for (at, backing) in std::mem::take(&mut self.backing) {
-            let unmapped = driver.unmap(at, backing.len);
-            let released = driver.release_memory(backing.memory);
-            outcome = outcome.and(unmapped).and(released);
+        // A driver that has been given memory back clears it at once, so all of it is unmapped before.
+        let backing = std::mem::take(&mut self.backing);
+        for (at, backing) in &backing {
+            outcome = outcome.and(driver.unmap(*at, backing.len));
+        }
+        for backing in backing.into_values() {
+            outcome = outcome.and(driver.release_memory(backing.memory));
         }
         outcome
     }

@@ -48,7 +48,8 @@ def lengths(times, begin, end):
 class Run(Succession):
     def __init__(self, daemon, given, program):
         super().__init__(daemon, "experts", program)
-        self.given, self.since = given, 0
+        # When the program began that runs now, and when all its data was there.
+        self.given, self.since, self.there = given, 0, 0
 
     def ended(self):
         return "digest" in self.log()
@@ -61,6 +62,8 @@ class Run(Succession):
     def round(self, mode):
         """A checkpoint, a kill and a restore; `None` if the program has come to its end."""
         self.ready()
+        # While data comes, steps are not as usual.
+        time.sleep(max(0, self.there + BEFORE - time.time()))
         begun = time.time()
         try:
             told = document(self.daemon.fermata("checkpoint", self.name(), "-o", "image", "--mode", mode, "--json", limit=LIMIT))
@@ -102,6 +105,7 @@ class Run(Succession):
         first = steps(self.log(), asked)[0] - asked
         arrival = self.daemon.arrived(self.name(), LIMIT)
         wait_for(lambda: len(self.daemon.page_faults()) >= self.count, "host memory", LIMIT)
+        self.there = time.time()
         then = [round(it - asked, 4) for it in steps(self.log(), asked)[:STEPS_BACK]]
         return {
             "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "data_s": arrival["seconds"],

@@ -4,7 +4,7 @@ GPU memory made of physical blocks: the limit of checkpoints into the memory tie
 
     bench/link.py [--gib 4] [--freed GIB]
 
-Prints one JSON document: GB/s down and up, the best of three, in copies of 4 and 64 MiB on one stream, and what
+Prints one JSON document: the machine, GB/s down and up, the best of three, in copies of 4 and 64 MiB on one stream, and what
 registering takes. `--freed`: also how long it takes to give so much other GPU memory back, and GB/s up right after, one GiB
 after the other: the driver clears it then, with the engines that copy. Calls the driver itself; nothing of Fermata is in it.
 """
@@ -15,6 +15,8 @@ import json
 import mmap
 import os
 import time
+
+from measure import facts
 
 MIB, GIB = 1 << 20, 1 << 30
 SLICE = 64 * MIB  # registered at once, as Fermata does
@@ -130,7 +132,7 @@ def main():
         then = give_back(cu, given.freed)
         rates = [rate("to_device", 16 * MIB, GIB) for _ in range(32)]
         told["freed"] = {"gib": given.freed, **then, "then_to_device_GBps": [round(it, 1) for it in rates]}
-    print(json.dumps(told))
+    print(json.dumps({**facts(), **told}))
 
 
 if __name__ == "__main__":

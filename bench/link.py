@@ -6,7 +6,7 @@ GPU memory made of physical blocks: the limit of checkpoints into the memory tie
 
 Prints one JSON document: the machine, GB/s down and up, the best of three, in copies of 4 and 64 MiB on one stream, and what
 registering takes. `--freed`: also how long it takes to give so much other GPU memory back, and GB/s up right after, one GiB
-after the other: the driver clears it then, with the engines that copy. Calls the driver itself; nothing of Fermata is in it.
+after the other, while the driver, presumably, clears it. Calls the driver itself; nothing of Fermata is in it.
 """
 
 import argparse

@@ -103,7 +103,7 @@ mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Command, Stdio};
 
-    use super::super::tests::{end, tracked};
+    use super::super::tracked::tests::{end, tracked};
     use super::*;
 
     #[test]

@@ -231,10 +231,14 @@ fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The answers for all processes of a tree, which stand still, parents first.
+/// The answers for all processes of a tree, which stand still.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    all: Vec<Answer>,
+    /// That for the first process, which CRIU asks for first; none if it has ended.
+    root: Option<Answer>,
+    pid: u32,
+    /// Those for the others, parents first. To list them takes a look at each thread of the first.
+    others: OnceLock<Vec<Answer>>,
 }
 
 #[derive(Debug)]
@@ -306,37 +310,78 @@ impl Answer {
 }
 
 impl Answers {
+    /// Of the tree below process `pid`; none is made yet.
+    fn of(pid: u32) -> Self {
+        Self {
+            root: Answer::new(pid),
+            pid,
+            others: OnceLock::new(),
+        }
+    }
+
     /// Has those of `tree` made while CRIU is busy with something else.
     fn begin(tree: &Tree) -> Arc<Self> {
-        let all = proc::still_tree(tree.root).into_iter();
-        let all = all.filter_map(Answer::new).collect();
-        let answers = Arc::new(Self { all });
+        let answers = Arc::new(Self::of(tree.root));
         let next = Arc::new(AtomicUsize::new(0));
-        for _ in 0..MOST_THREADS.min(2 * answers.all.len()) {
-            let (answers, next, tree) = (Arc::clone(&answers), Arc::clone(&next), tree.clone());
-            let make = move || {
-                // CRIU waits for both halves of the first one.
-                for half in std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)) {
-                    match answers.all.get(half / 2) {
-                        Some(answer) if half % 2 == 0 => drop(answer.mappings()),
-                        Some(answer) => drop(answer.left_out(&tree)),
-                        None => break,
-                    }
-                }
-            };
-            // Without a thread each is made when it is asked for.
-            let _ = std::thread::Builder::new()
-                .name("mappings".into())
-                .spawn(make);
+        // CRIU waits for both halves of the first one.
+        for _ in 0..2 {
+            answers.help(tree, &next);
         }
         answers
     }
 
+    /// Starts a thread that makes halves of answers, until none is left.
+    fn help(self: &Arc<Self>, tree: &Tree, next: &Arc<AtomicUsize>) {
+        let (answers, next, tree) = (Arc::clone(self), Arc::clone(next), tree.clone());
+        let make = move || {
+            while let half = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(answer) = answers.nth(half / 2)
+            {
+                if half == 2 {
+                    // Two threads do it already.
+                    let more = MOST_THREADS.min(2 * answers.others().len());
+                    (2..more).for_each(|_| answers.help(&tree, &next));
+                }
+                match half % 2 {
+                    0 => drop(answer.mappings()),
+                    _ => drop(answer.left_out(&tree)),
+                }
+            }
+        };
+        // Without a thread each is made when it is asked for.
+        let _ = std::thread::Builder::new()
+            .name("mappings".into())
+            .spawn(make);
+    }
+
+    fn others(&self) -> &[Answer] {
+        self.others.get_or_init(|| {
+            let tree = proc::still_tree(self.pid).into_iter();
+            let others = tree.filter(|pid| *pid != self.pid);
+            others.filter_map(Answer::new).collect()
+        })
+    }
+
+    /// The first one, or one of the others.
+    fn nth(&self, nth: usize) -> Option<&Answer> {
+        match (nth, &self.root) {
+            (0, Some(root)) => Some(root),
+            (_, Some(_)) => self.others().get(nth - 1),
+            // The tree is gone with its root.
+            (_, None) => None,
+        }
+    }
+
+    /// That of the process that has number `inner` in its namespace.
+    fn find(&self, inner: u32) -> Option<&Answer> {
+        let is_it = |it: &&Answer| it.inner == inner;
+        let root = self.root.as_ref().filter(is_it);
+        root.or_else(|| self.others().iter().find(is_it))
+    }
+
     /// The mappings of the process that has number `inner` in its namespace, those without a file, and the list of what is left out of it.
     fn tell(&self, tree: &Tree, inner: u32) -> io::Result<Vec<File>> {
-        let mut all = self.all.iter();
-        let answer = all.find(|it| it.inner == inner);
-        let answer = answer.ok_or(io::ErrorKind::NotFound)?;
+        let answer = self.find(inner).ok_or(io::ErrorKind::NotFound)?;
         // Where there is no faster way, the kernel's file.
         let mut files = match answer.mappings() {
             Some(it) => vec![in_memory(&it.text)?, in_memory(&encode(&it.without_file))?],
@@ -419,7 +464,8 @@ mod tests {
     #[test]
     fn what_is_left_out_is_noted_once() {
         let tree = Tree::new(std::process::id());
-        let answer = Answer::new(tree.root).expect("this process");
+        let answers = Answers::of(tree.root);
+        let answer = answers.root.as_ref().expect("this process");
         let left_out = LeftOut {
             process: answer.process,
             inner: answer.inner,
@@ -428,10 +474,10 @@ mod tests {
         };
         let told = answer.left_out.set(Some(Arc::new(left_out)));
         told.expect("it was not made yet");
-        let (inner, all) = (answer.inner, vec![answer]);
-        let answers = Answers { all };
         for _ in 0..2 {
-            let files = answers.tell(&tree, inner).expect("it is in the tree");
+            let files = answers
+                .tell(&tree, answer.inner)
+                .expect("it is in the tree");
             assert_eq!(files.len(), 3, "CRIU may ask again");
         }
         assert_eq!(tree.left_out().len(), 1);

@@ -50,7 +50,7 @@ pub struct Known {
 }
 
 /// What the kernel says of mappings that follow each other.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Found {
     /// The first is tracked still.
     Tracked,
@@ -77,8 +77,11 @@ impl Known {
             one.range.end == next.range.start && self.is_little(one) && self.is_little(next)
         };
         let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
+        // Another thread makes the rest of the answer.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2);
+        let found = self.examine_all(&groups, cores.min(MOST_THREADS))?;
         let (mut left_out, mut room) = (Vec::new(), self.room);
-        for (group, found) in groups.iter().zip(self.examine_all(&groups)?) {
+        for (group, found) in groups.iter().zip(found) {
             let pages = match found {
                 Found::Tracked => {
                     left_out.push(group[0].range.clone());
@@ -117,8 +120,8 @@ impl Known {
         self.had_little(mapping) && !self.may_be_tracked(mapping)
     }
 
-    /// What the kernel says of each group; of many it is asked by several threads, because CRIU waits for it.
-    fn examine_all(&self, groups: &[&[Mapping]]) -> io::Result<Vec<Found>> {
+    /// What the kernel says of each group; of many it is asked by up to so many threads, because CRIU waits for it.
+    fn examine_all(&self, groups: &[&[Mapping]], threads: usize) -> io::Result<Vec<Found>> {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut pagemap = Pagemap::open(self.pid)?;
@@ -133,9 +136,7 @@ impl Known {
                 found.push((first, part.collect::<io::Result<Vec<_>>>()?));
             }
         };
-        // Another thread makes the rest of the answer.
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2);
-        let threads = cores.min(MOST_THREADS).min(groups.len().div_ceil(GROUPS));
+        let threads = threads.min(groups.len().div_ceil(GROUPS));
         let found = side_by_side(threads, work)?;
         let mut found = found.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
         found.sort_unstable_by_key(|(first, _)| *first);
@@ -209,4 +210,38 @@ fn common(
     let found = found.into_iter().collect::<io::Result<Vec<_>>>()?;
     let together: RangeSet<u64> = found.into_iter().flatten().collect();
     Ok(together.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_say_of_each_mapping_what_one_says() {
+        let count = 5 * GROUPS + 1;
+        let mut memory = vec![0u8; (count + 1) * PAGE as usize];
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(PAGE);
+        let skipped = (start - memory.as_ptr().addr() as u64) as usize;
+        for page in memory[skipped..].chunks_mut(PAGE as usize).step_by(2) {
+            page[0] = 1;
+        }
+        let page = |nth: u64| start + nth * PAGE..start + (nth + 1) * PAGE;
+        let kind = Kind::Anonymous;
+        let pages = (0..count as u64).map(page);
+        let mappings: Vec<_> = pages.map(|range| Mapping { range, kind }).collect();
+        let known = Known {
+            pid: std::process::id(),
+            tracked: RangeSet::new(),
+            little: mappings.iter().cloned().collect(),
+            room: 0,
+        };
+        let groups: Vec<_> = mappings.chunks(1).collect();
+        let found = |threads| known.examine_all(&groups, threads).expect("examined");
+        let (one, many) = (found(1), found(4));
+        assert_eq!(one.len(), count);
+        let has_content = |it: &Found| matches!(it, Found::Content(pages) if !pages.is_empty());
+        assert!(one.iter().step_by(2).all(has_content));
+        assert_eq!(one, many);
+        drop(memory);
+    }
 }

@@ -31,10 +31,8 @@ use crate::threads::side_by_side;
 pub const LITTLE: u64 = 8 * PAGE;
 /// Fewer pages than this one behind the other are not worth an entry.
 const LEAST: u64 = 8 * PAGE;
-/// The most threads that look at frames, which takes each 0.1 us a page, or at mappings, 4 us each.
+/// The most threads that look at frames, which takes each 0.1 us a page.
 const MOST_THREADS: usize = 8;
-/// So many groups of mappings a thread takes at a time.
-const GROUPS: usize = 64;
 
 /// Less in a young mapping is CRIU's.
 const WORTH: u64 = 1 << 20;
@@ -47,16 +45,6 @@ pub struct Known {
     pub(crate) little: HashSet<Mapping>,
     /// Bytes that the last pass has room for of mappings that are young.
     pub(crate) room: u64,
-}
-
-/// What the kernel says of mappings that follow each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Found {
-    /// The first is tracked still.
-    Tracked,
-    /// Nothing: they are CRIU's.
-    Skipped,
-    Content(Vec<Pages>),
 }
 
 impl Known {
@@ -72,27 +60,29 @@ impl Known {
     /// It has ended, or may not be examined.
     pub fn left_out(&self) -> io::Result<Vec<Range<u64>>> {
         let mappings = maps::read(self.pid)?;
-        // The kernel is asked once for those with little in them that follow each other.
-        let follows = |one: &Mapping, next: &Mapping| {
-            one.range.end == next.range.start && self.is_little(one) && self.is_little(next)
-        };
-        let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
-        // Another thread makes the rest of the answer.
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2);
-        let found = self.examine_all(&groups, cores.min(MOST_THREADS))?;
+        let mut pagemap = Pagemap::open(self.pid)?;
         let (mut left_out, mut room) = (Vec::new(), self.room);
-        for (group, found) in groups.iter().zip(found) {
-            let pages = match found {
-                Found::Tracked => {
-                    left_out.push(group[0].range.clone());
-                    continue;
-                }
-                Found::Skipped => continue,
-                Found::Content(pages) => pages,
-            };
+        let may_be_tracked = |it: &Mapping| self.tracked.overlaps(&it.range);
+        let had_little = |it: &Mapping| self.little.contains(it);
+        // The kernel is asked once for those with little in them that follow each other.
+        let is_little = |it: &Mapping| had_little(it) && !may_be_tracked(it);
+        let follows = |one: &Mapping, next: &Mapping| {
+            one.range.end == next.range.start && is_little(one) && is_little(next)
+        };
+        for group in mappings.chunk_by(follows) {
+            let (first, last) = (&group[0], &group[group.len() - 1]);
+            if may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
+                left_out.push(first.range.clone());
+                continue;
+            }
+            if !had_little(first) && (first.kind == Kind::File || room < WORTH) {
+                continue;
+            }
+            // The program may have put another one in its place, or filled it.
+            let pages = pagemap.content(&(first.range.start..last.range.end))?;
             // A mapping that another tracks cannot be copied.
             let is_free = !pages.iter().any(Pages::are_tracked);
-            for mapping in *group {
+            for mapping in group {
                 let own = scan::own(&pages, mapping);
                 let bytes: u64 = own.map(|it| it.end - it.start).sum();
                 let may_come = is_free && mapping.kind == Kind::Anonymous;
@@ -100,60 +90,12 @@ impl Known {
                 if has_room {
                     room -= bytes;
                 }
-                if has_room || bytes < LITTLE && self.had_little(mapping) {
+                if has_room || bytes < LITTLE && had_little(mapping) {
                     left_out.push(mapping.range.clone());
                 }
             }
         }
         Ok(left_out)
-    }
-
-    fn may_be_tracked(&self, mapping: &Mapping) -> bool {
-        self.tracked.overlaps(&mapping.range)
-    }
-
-    fn had_little(&self, mapping: &Mapping) -> bool {
-        self.little.contains(mapping)
-    }
-
-    fn is_little(&self, mapping: &Mapping) -> bool {
-        self.had_little(mapping) && !self.may_be_tracked(mapping)
-    }
-
-    /// What the kernel says of each group; of many it is asked by up to so many threads, because CRIU waits for it.
-    fn examine_all(&self, groups: &[&[Mapping]], threads: usize) -> io::Result<Vec<Found>> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut pagemap = Pagemap::open(self.pid)?;
-            let mut found = Vec::new();
-            loop {
-                let first = next.fetch_add(GROUPS, Ordering::Relaxed);
-                let Some(rest) = groups.get(first..).filter(|it| !it.is_empty()) else {
-                    return io::Result::Ok(found);
-                };
-                let part = rest.iter().take(GROUPS);
-                let part = part.map(|group| self.examine(group, &mut pagemap));
-                found.push((first, part.collect::<io::Result<Vec<_>>>()?));
-            }
-        };
-        let threads = threads.min(groups.len().div_ceil(GROUPS));
-        let found = side_by_side(threads, work)?;
-        let mut found = found.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
-        found.sort_unstable_by_key(|(first, _)| *first);
-        Ok(found.into_iter().flat_map(|(_, found)| found).collect())
-    }
-
-    fn examine(&self, group: &[Mapping], pagemap: &mut Pagemap) -> io::Result<Found> {
-        let (first, last) = (&group[0], &group[group.len() - 1]);
-        if self.may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
-            return Ok(Found::Tracked);
-        }
-        if !self.had_little(first) && (first.kind == Kind::File || self.room < WORTH) {
-            return Ok(Found::Skipped);
-        }
-        // The program may have put another one in its place, or filled it.
-        let pages = pagemap.content(&(first.range.start..last.range.end))?;
-        Ok(Found::Content(pages))
     }
 }
 
@@ -210,38 +152,4 @@ fn common(
     let found = found.into_iter().collect::<io::Result<Vec<_>>>()?;
     let together: RangeSet<u64> = found.into_iter().flatten().collect();
     Ok(together.into_iter().collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn several_threads_say_of_each_mapping_what_one_says() {
-        let count = 5 * GROUPS + 1;
-        let mut memory = vec![0u8; (count + 1) * PAGE as usize];
-        let start = (memory.as_ptr().addr() as u64).next_multiple_of(PAGE);
-        let skipped = (start - memory.as_ptr().addr() as u64) as usize;
-        for page in memory[skipped..].chunks_mut(PAGE as usize).step_by(2) {
-            page[0] = 1;
-        }
-        let page = |nth: u64| start + nth * PAGE..start + (nth + 1) * PAGE;
-        let kind = Kind::Anonymous;
-        let pages = (0..count as u64).map(page);
-        let mappings: Vec<_> = pages.map(|range| Mapping { range, kind }).collect();
-        let known = Known {
-            pid: std::process::id(),
-            tracked: RangeSet::new(),
-            little: mappings.iter().cloned().collect(),
-            room: 0,
-        };
-        let groups: Vec<_> = mappings.chunks(1).collect();
-        let found = |threads| known.examine_all(&groups, threads).expect("examined");
-        let (one, many) = (found(1), found(4));
-        assert_eq!(one.len(), count);
-        let has_content = |it: &Found| matches!(it, Found::Content(pages) if !pages.is_empty());
-        assert!(one.iter().step_by(2).all(has_content));
-        assert_eq!(one, many);
-        drop(memory);
-    }
 }

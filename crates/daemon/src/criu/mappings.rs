@@ -335,7 +335,7 @@ impl Answers {
         let (answers, next, tree) = (Arc::clone(self), Arc::clone(next), tree.clone());
         let make = move || {
             while let half = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(answer) = answers.nth(half / 2)
+                && let Some(answer) = answers.all().nth(half / 2)
             {
                 if half == 2 {
                     // Two threads do it already.
@@ -362,26 +362,16 @@ impl Answers {
         })
     }
 
-    /// The first one, or one of the others.
-    fn nth(&self, nth: usize) -> Option<&Answer> {
-        match (nth, &self.root) {
-            (0, Some(root)) => Some(root),
-            (_, Some(_)) => self.others().get(nth - 1),
-            // The tree is gone with its root.
-            (_, None) => None,
-        }
-    }
-
-    /// That of the process that has number `inner` in its namespace.
-    fn find(&self, inner: u32) -> Option<&Answer> {
-        let is_it = |it: &&Answer| it.inner == inner;
-        let root = self.root.as_ref().filter(is_it);
-        root.or_else(|| self.others().iter().find(is_it))
+    /// All of them; the others are listed only for who goes on behind the first.
+    fn all(&self) -> impl Iterator<Item = &Answer> {
+        let others = std::iter::once_with(|| self.others()).flatten();
+        self.root.iter().chain(others)
     }
 
     /// The mappings of the process that has number `inner` in its namespace, those without a file, and the list of what is left out of it.
     fn tell(&self, tree: &Tree, inner: u32) -> io::Result<Vec<File>> {
-        let answer = self.find(inner).ok_or(io::ErrorKind::NotFound)?;
+        let answer = self.all().find(|it| it.inner == inner);
+        let answer = answer.ok_or(io::ErrorKind::NotFound)?;
         // Where there is no faster way, the kernel's file.
         let mut files = match answer.mappings() {
             Some(it) => vec![in_memory(&it.text)?, in_memory(&encode(&it.without_file))?],

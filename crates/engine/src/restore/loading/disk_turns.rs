@@ -26,8 +26,6 @@ const LEAST: usize = 1 << 20;
 struct State {
     /// How many reads are made at a time, if they take turns.
     most: Option<usize>,
-    /// Whether a single read has been fast.
-    fast: bool,
     /// How many in a row have been fast beside as many as are made at a time.
     in_row: usize,
     /// How many are made.
@@ -44,13 +42,13 @@ impl State {
             return;
         };
         if fast {
-            self.fast = true;
             self.in_row += 1;
             if self.in_row >= most {
                 (self.most, self.in_row) = (Some(most + 1), 0);
             }
         } else {
-            let least = if self.fast { OF_FAST } else { 1 };
+            // More than one are made only since a single one has been fast.
+            let least = most.min(OF_FAST);
             (self.most, self.in_row) = (Some((most - 1).max(least)), 0);
         }
     }
@@ -79,7 +77,6 @@ impl DiskTurns {
         Self {
             state: Mutex::new(State {
                 most: shared.then_some(1),
-                fast: false,
                 in_row: 0,
                 busy: 0,
                 comes: 0,
@@ -207,7 +204,7 @@ mod tests {
         let turns = DiskTurns::new(true);
         let mut state = turns.state.lock();
         state.judge(true);
-        assert_eq!((state.most, state.fast), (Some(1), false));
+        assert_eq!((state.most, state.in_row), (Some(1), 0));
         (state.most, state.busy) = (Some(5), 4);
         (0..9).for_each(|_| state.judge(true));
         state.judge(false);

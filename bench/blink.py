@@ -28,6 +28,8 @@ from measure import HERE, Daemon, Succession, available_memory, document, empty_
 GIB = 1 << 30
 # Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
 FIRST, BEFORE = 100, 4
+# The phases of a checkpoint in which a program does several steps.
+LONG_PHASES = ("host ahead", "prepare", "host ready", "capture", "pages")
 # Steps after a restore whose times are kept.
 STEPS_BACK = 20
 LIMIT = 240
@@ -43,6 +45,14 @@ def lengths(times, begin, end):
     """How long the steps took that ended in this time."""
     pairs = zip(times, times[1:])
     return [later - earlier for earlier, later in pairs if begin <= later <= end]
+
+
+def ratios(some, usual):
+    """How many steps these are, and their median and mean, of those of usual steps."""
+    if not some:
+        return {"steps": 0}
+    kinds = {"median": statistics.median, "mean": statistics.fmean}
+    return {"steps": len(some), **{name: kind(some) / kind(usual) for name, kind in kinds.items()}}
 
 
 class Run(Succession):
@@ -76,16 +86,17 @@ class Run(Succession):
             return None
         times = steps(self.log(), self.since)
         usual, meanwhile = lengths(times, begun - BEFORE, begun), lengths(times, begun, done)
-        copy = next(it for it in told["phases"] if it["name"] == "capture")
-        copied = lengths(times, begun + copy["start"], begun + copy["start"] + copy["seconds"])
+        by_phase = {
+            it["name"]: ratios(lengths(times, begun + it["start"], begun + it["start"] + it["seconds"]), usual)
+            for it in told["phases"] if it["name"] in LONG_PHASES
+        }
         backs = [self.back() for _ in range(1 + self.given.again)]
         self.daemon.remove("image", LIMIT)
         return {
             "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
             "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
-            "copy_step_ratio": statistics.median(copied) / statistics.median(usual),
-            "copy_mean_step_ratio": statistics.fmean(copied) / statistics.median(usual),
+            "mean_step_ratio": statistics.fmean(meanwhile) / statistics.fmean(usual), "phase_step_ratios": by_phase,
             "longest_s": max(meanwhile), **backs[0], "again": backs[1:],
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
         }

@@ -10,13 +10,10 @@ use rustix::fs::OFlags;
 
 use crate::file_key::FileVersion;
 use crate::format::{IndexFile, PackId};
-use crate::{ChunkId, Result, StoreError, direct, error, sync};
+use crate::{ChunkId, Result, StoreError, direct, error, small_files, sync};
 
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
-/// The most threads that read index files, and the fewest files for which another one is worth it.
-const THREADS: usize = 8;
-const WORTH: usize = 24;
 
 /// Packs' files that this process keeps open at most: each checkpoint makes a pack, an image can refer to many of them,
 /// and a process may often have 1024 files in all.
@@ -175,8 +172,9 @@ impl Index {
         } else {
             (**old).clone()
         };
-        for (id, read) in missing.iter().zip(read_all(&missing, index)) {
-            match read {
+        let files = small_files::of_each(missing.iter().collect(), |id| read(*id, index));
+        for (id, file) in missing.iter().zip(files) {
+            match file {
                 Ok(f) if f.pack == *id => new.add(&f, packs),
                 Ok(f) => {
                     let path = index_path(index, *id);
@@ -197,33 +195,11 @@ impl Index {
     }
 }
 
-/// Reads the index files of these packs, many of them by several threads: most of the time goes to opening a small file and to checking it.
-fn read_all(packs: &[PackId], folder: &Path) -> Vec<Result<IndexFile>> {
-    let one = |id: &PackId| {
-        let path = index_path(folder, *id);
-        sync::read_limited(&path, MAX_INDEX_BYTES)
-            .and_then(|bytes| IndexFile::decode(&bytes, &path))
-    };
-    let all = |packs: &[PackId]| packs.iter().map(one).collect::<Vec<_>>();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = packs.len().div_ceil(cores.min(THREADS)).max(WORTH);
-    let (own, others) = packs.split_at(share.min(packs.len()));
-    std::thread::scope(|scope| {
-        let others: Vec<_> = others
-            .chunks(share)
-            .map(|part| {
-                let named = std::thread::Builder::new().name("index".to_owned());
-                (part, named.spawn_scoped(scope, || all(part)))
-            })
-            .collect();
-        let mut read = all(own);
-        for (part, thread) in others {
-            // What a thread has not done is done here.
-            let done = thread.ok().and_then(|it| it.join().ok());
-            read.extend(done.unwrap_or_else(|| all(part)));
-        }
-        read
-    })
+/// Reads the index file of a pack.
+fn read(pack: PackId, folder: &Path) -> Result<IndexFile> {
+    let path = index_path(folder, pack);
+    let bytes = sync::read_limited(&path, MAX_INDEX_BYTES)?;
+    IndexFile::decode(&bytes, &path)
 }
 
 /// Path of a pack.
@@ -277,7 +253,7 @@ mod tests {
             ..WriteOptions::default()
         };
         let writer = store.begin_with(options).expect("a writer");
-        let packs = THREADS * WORTH + 1;
+        let packs = 200;
         let contents = |n: usize| n.to_le_bytes();
         for n in 0..packs {
             let bytes = contents(n);

@@ -17,6 +17,7 @@
 //! | `gc`, `salvage`, `mend` | chunks that nothing refers to, that cannot be read, that are written anew |
 //! | `paused` | data of paused sessions |
 //! | `room`, `free_space` | whether there is space |
+//! | `small_files` | many of them at once |
 //! | `format`, `id` | records of packs and index files, the name of a chunk |
 #![forbid(unsafe_code)]
 
@@ -45,6 +46,7 @@ mod reader;
 mod ready;
 mod room;
 mod salvage;
+mod small_files;
 mod store;
 mod sync;
 mod writer;

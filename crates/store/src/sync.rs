@@ -109,16 +109,21 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
+/// Bytes of a file for which there is memory before they are read; it may say that it is much longer than it is.
+const AT_ONCE: u64 = 1 << 20;
+
 /// Reads a whole regular file that must not be longer than `limit`.
 ///
 /// # Errors
 /// As [`open_regular`], and `Damaged` for a longer file.
 pub fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path)?
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(|e| StoreError::io("read", path, 0, e))?;
+    let io = |e| StoreError::io("read", path, 0, e);
+    let file = open_regular(path)?;
+    let length = file.metadata().map_err(io)?.len().min(AT_ONCE);
+    // With room to see its end.
+    let mut bytes = Vec::with_capacity(length as usize + 1);
+    let mut some = file.take(limit.saturating_add(1));
+    some.read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > limit {
         let what = format!("longer than the {limit} bytes it may have");
         return Err(StoreError::Damaged {

@@ -23,7 +23,7 @@ use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
 use crate::lock::SharedLock;
 use crate::pack::{OpenPack, Origin, Place};
-use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, sync};
+use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, small_files, sync};
 
 /// Buffers that are not aligned are written in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
@@ -319,20 +319,8 @@ impl PackWriter {
             }
             used
         });
-        for pack in &mut state.packs {
-            pack.cut()?;
-            if sync {
-                rustix::fs::fsync(&*pack.file)
-                    .map_err(|e| StoreError::io("sync", &pack.path, 0, e))?;
-            }
-            let index = IndexFile {
-                pack: pack.id,
-                pack_bytes: pack.next,
-                records: pack.records(),
-            };
-            let path = index::index_path(&self.store.tmp_dir(), pack.id);
-            sync::write_new(&path, &[&index.encode()], sync)?;
-        }
+        let ended = small_files::of_each(state.packs.iter_mut().collect(), |it| self.end(it));
+        ended.into_iter().collect::<Result<()>>()?;
         let (packs, index) = (self.store.packs_dir(), self.store.index_dir());
         for pack in &state.packs {
             sync::rename(&pack.path, &index::pack_path(&packs, pack.id))?;
@@ -352,6 +340,22 @@ impl PackWriter {
         }
         state.packs.clear();
         Ok(state.totals)
+    }
+
+    /// Ends a pack's file, and writes its index among the temporary files.
+    fn end(&self, pack: &mut OpenPack) -> Result<()> {
+        pack.cut()?;
+        let sync = self.options.sync;
+        if sync {
+            rustix::fs::fsync(&*pack.file).map_err(|e| StoreError::io("sync", &pack.path, 0, e))?;
+        }
+        let index = IndexFile {
+            pack: pack.id,
+            pack_bytes: pack.next,
+            records: pack.records(),
+        };
+        let path = index::index_path(&self.store.tmp_dir(), pack.id);
+        sync::write_new(&path, &[&index.encode()], sync)
     }
 
     fn check_known(&self, id: &ChunkId, length: u64) -> Result<()> {

@@ -37,8 +37,8 @@ const CHANGE_THREADS: u32 = 256;
 /// A job as the kernels read it: BLAKE3's is 16 bytes, the change hash's 24.
 const BLAKE3_JOB: usize = 16;
 const CHANGE_JOB: usize = 24;
-/// Results come back through a buffer of this size.
-const BOUNCE: usize = 1 << 20;
+/// The least memory for results.
+const RESULTS: usize = 1 << 20;
 const SHARED_MEMORY_ATTRIBUTE: i32 =
     fermata_abi::sys::driver::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as i32;
 
@@ -57,9 +57,24 @@ pub struct Hasher {
     scratch: Scratch,
     /// Host data while it is hashed.
     passing: Scratch,
-    bounce: PinnedPool,
-    /// Where the change hash's kernel leaves its hashes: 10 MB for 40 GiB.
-    results: Option<PinnedBuffer>,
+    results: Results,
+}
+
+/// Pinned memory to which the kernels write their results, 10 MB for the change hashes of 40 GiB. A copy of them to the host would
+/// wait behind all copies that are under way: a device does those of one direction one after the other.
+struct Results {
+    pool: PinnedPool,
+    buffer: PinnedBuffer,
+}
+
+impl Results {
+    /// Memory for at least so many bytes. It is never given back: what grows leaves at most as much behind.
+    fn of(driver: &Driver, bytes: usize) -> Result<Self> {
+        let pool = PinnedPool::new(driver, 1, bytes.next_power_of_two().max(RESULTS))?;
+        let buffer = pool.take(Duration::ZERO);
+        let buffer = buffer.ok_or_else(|| invalid("no pinned memory"))?;
+        Ok(Self { pool, buffer })
+    }
 }
 
 impl Hasher {
@@ -87,15 +102,14 @@ impl Hasher {
             multiprocessors: driver.multiprocessors(index)?.max(1),
             scratch: Scratch::new(driver, index),
             passing: Scratch::new(driver, index),
-            bounce: PinnedPool::new(driver, 1, BOUNCE)?,
-            results: None,
+            results: Results::of(driver, RESULTS)?,
         })
     }
 
     /// Whether the context in which it was made is still there ([`PinnedPool::lives`]). If not, nothing of it may be used,
     /// nor given back: its addresses may be somebody else's. A context must be current.
     pub fn lives(&self) -> bool {
-        self.bounce.lives(&self.driver)
+        self.results.pool.lives(&self.driver)
     }
 
     /// The BLAKE3 digest of every piece.
@@ -120,8 +134,8 @@ impl Hasher {
         let most = batches.iter().map(|it| it.tiles as usize).max();
         let groups = most.unwrap_or(0) * TILE_RESULT;
         let digest_bytes = pieces.len() * 32;
-        let [jobs_at, groups_at, digests_at] =
-            self.scratch.place([jobs.len(), groups, digest_bytes])?;
+        let digests_at = self.room_for_results(digest_bytes)?;
+        let [jobs_at, groups_at] = self.scratch.place([jobs.len(), groups])?;
         self.driver.copy_from_slice(jobs_at, &jobs, self.stream)?;
         for batch in &batches {
             let (first, count) = (batch.pieces.start as u64, batch.pieces.len() as u32);
@@ -140,7 +154,8 @@ impl Hasher {
                 .word(1);
             self.launch(self.roots, count, THREADS, 0, &params)?;
         }
-        self.fetch(digests_at, pieces.len())
+        self.driver.synchronize_stream(self.stream)?;
+        Ok(self.results.buffer[..digest_bytes].as_chunks().0.to_vec())
     }
 
     /// The BLAKE3 digest of every `block` bytes of host memory, which is streamed over the device; the last block may be
@@ -155,7 +170,7 @@ impl Hasher {
                 false => Err(invalid("a block that is no multiple of 16")),
             };
         }
-        let [at, ..] = self.passing.place([bytes.len(), 0, 0])?;
+        let [at] = self.passing.place([bytes.len()])?;
         self.driver.copy_from_slice(at, bytes, self.stream)?;
         let starts = (0..bytes.len()).step_by(block);
         let pieces: Vec<Piece> = starts
@@ -189,7 +204,7 @@ impl Hasher {
         let count = (jobs.len() / CHANGE_JOB) as u32;
         let hash_bytes = blocks as usize * 16;
         let hashes_at = self.room_for_results(hash_bytes)?;
-        let [job_at, key_at, _] = self.scratch.place([jobs.len(), CHANGE_KEY_BYTES, 0])?;
+        let [job_at, key_at] = self.scratch.place([jobs.len(), CHANGE_KEY_BYTES])?;
         self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
         self.driver.copy_from_slice(key_at, key, self.stream)?;
         let params = Params::new()
@@ -207,25 +222,15 @@ impl Hasher {
             &params,
         )?;
         self.driver.synchronize_stream(self.stream)?;
-        let hashes = self
-            .results
-            .as_ref()
-            .map_or(&[][..], |it| &it[..hash_bytes]);
-        Ok(hashes.as_chunks::<16>().0)
+        Ok(self.results.buffer[..hash_bytes].as_chunks().0)
     }
 
-    /// The address of pinned memory for so many bytes.
+    /// The address of memory for so many bytes of results.
     fn room_for_results(&mut self, bytes: usize) -> Result<u64> {
-        if let Some(room) = self.results.as_ref().filter(|room| room.len() >= bytes) {
-            return Ok(room.address());
+        if self.results.buffer.len() < bytes {
+            self.results = Results::of(&self.driver, bytes)?;
         }
-        self.results = None;
-        // Pinned memory is never given back: what grows leaves at most as much behind.
-        let pool = PinnedPool::new(&self.driver, 1, bytes.next_power_of_two().max(BOUNCE))?;
-        let room = pool
-            .take(Duration::ZERO)
-            .ok_or_else(|| invalid("no pinned memory"))?;
-        Ok(self.results.insert(room).address())
+        Ok(self.results.buffer.address())
     }
 
     fn launch(
@@ -250,23 +255,6 @@ impl Hasher {
             },
             self.stream,
         )
-    }
-
-    fn fetch<const N: usize>(&self, from: u64, count: usize) -> Result<Vec<[u8; N]>> {
-        let buffer = self
-            .bounce
-            .take(Duration::from_secs(10))
-            .ok_or_else(|| invalid("the result buffer is in use"))?;
-        let mut all = Vec::with_capacity(count);
-        while all.len() < count {
-            let part = ((count - all.len()) * N).min(BOUNCE);
-            let at = from + (all.len() * N) as u64;
-            self.driver
-                .copy(buffer.address(), at, part as u64, self.stream)?;
-            self.driver.synchronize_stream(self.stream)?;
-            all.extend_from_slice(buffer[..part].as_chunks::<N>().0);
-        }
-        Ok(all)
     }
 }
 

@@ -24,12 +24,16 @@ impl Scratch {
         }
     }
 
-    /// Addresses for three arrays of these sizes. What was placed before is overwritten, so the work
+    /// Addresses for arrays of these sizes. What was placed before is overwritten, so the work
     /// that used it must have ended.
-    pub fn place(&mut self, sizes: [usize; 3]) -> Result<[u64; 3]> {
-        let ends = sizes.map(|size| size.next_multiple_of(ALIGN) as u64);
-        let base = self.at_least(ends.iter().sum())?;
-        Ok([base, base + ends[0], base + ends[0] + ends[1]])
+    pub fn place<const N: usize>(&mut self, sizes: [usize; N]) -> Result<[u64; N]> {
+        let lengths = sizes.map(|size| size.next_multiple_of(ALIGN) as u64);
+        let mut next = self.at_least(lengths.iter().sum())?;
+        Ok(lengths.map(|length| {
+            let at = next;
+            next += length;
+            at
+        }))
     }
 
     fn at_least(&mut self, bytes: u64) -> Result<u64> {

@@ -5,10 +5,13 @@ use fermata_store::Totals;
 use super::order::Chunks;
 use super::work::Team;
 use crate::EngineError;
+use crate::tier::Quiet;
 
 /// A closed sink. Dropped before [`Behind::finish`] it leaves nothing in the store.
 pub(crate) struct Behind {
     team: Team,
+    /// What is registered meanwhile would take time of the driver's, and so of a pause.
+    _quiet: Option<Quiet>,
 }
 
 /// What has been saved.
@@ -20,8 +23,11 @@ pub(crate) struct Saved {
 }
 
 impl Behind {
-    pub(super) fn new(team: Team) -> Self {
-        Self { team }
+    pub(super) fn new(team: Team, quiet: Option<Quiet>) -> Self {
+        Self {
+            team,
+            _quiet: quiet,
+        }
     }
 
     /// Waits until every chunk is hashed and written, and publishes them. Blocks; any thread may call it.

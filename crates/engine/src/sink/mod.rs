@@ -84,7 +84,7 @@ pub(crate) struct Sink {
     team: Team,
     /// The tier in whose ready packs places are claimed, if it has some.
     tier: Option<Arc<Tier>>,
-    _quiet: Option<Quiet>,
+    quiet: Option<Quiet>,
     copied: u64,
 }
 
@@ -146,7 +146,7 @@ impl Sink {
             flying: VecDeque::new(),
             run: Run::default(),
             tier,
-            _quiet: quiet,
+            quiet,
             copied: 0,
         })
     }
@@ -450,8 +450,11 @@ impl Sink {
     /// As [`Sink::take`].
     pub fn close(self) -> Result<Behind, EngineError> {
         self.team.flow.close()?;
-        self.stand_back();
-        Ok(Behind::new(self.team))
+        if self.team.flow.lags() {
+            // Of less the program would notice little, and a pause waits for it.
+            self.stand_back();
+        }
+        Ok(Behind::new(self.team, self.quiet))
     }
 }
 

@@ -153,6 +153,11 @@ impl Flow {
         let _ = self.key.set(key);
     }
 
+    /// Whether hashing lags behind.
+    pub fn lags(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) > self.backlog
+    }
+
     /// A turn number, higher than all before.
     pub fn turn(&self) -> u64 {
         self.turns.fetch_add(1, Ordering::Relaxed)
@@ -428,9 +433,8 @@ impl Flow {
         let Digest::Id(wanted) = order.digest else {
             return Ok(ChunkId::of(bytes));
         };
-        let lags = self.pending.load(Ordering::Relaxed) > self.backlog;
         let is_it = match order.seal.zip(self.key.get()) {
-            Some((seal, key)) if lags => key.fits(&seal, bytes),
+            Some((seal, key)) if self.lags() => key.fits(&seal, bytes),
             _ => ChunkId::of(bytes) == wanted,
         };
         if is_it { Ok(wanted) } else { Err(wanted) }

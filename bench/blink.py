@@ -7,6 +7,8 @@ after a restore.
 
 `bench/frameworks/experts.py` trains with so much memory on the device and on the host, natively and then under Fermata, where it is
 checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`), then `--again` so many times.
+Steps during a checkpoint are compared with those of 4 s before it and of 4 s once the memory tier is ready again after it, because what a
+step takes drifts by some percent.
 Images lie in registered memory. With `--images` they lie in that folder, on a disk: nothing is warmed then, and the page cache is
 emptied before each restore, which needs root. At the end the program's digest is held against the native one. Needs host memory for
 two images, and a build tree (FERMATA_BUILD, default build/).
@@ -26,8 +28,8 @@ import time
 from measure import HERE, Daemon, Succession, available_memory, document, empty_page_cache, facts, wait_for
 
 GIB = 1 << 30
-# Steps before the first checkpoint, and seconds of steps that those during a checkpoint are compared with.
-FIRST, BEFORE = 100, 4
+# Steps before the first checkpoint, and seconds before and after a checkpoint: with the steps of both, those meanwhile are compared.
+FIRST, BESIDE = 100, 4
 # The phases of a checkpoint in which a program does several steps.
 LONG_PHASES = ("host ahead", "prepare", "host ready", "capture", "pages")
 # Steps after a restore whose times are kept.
@@ -73,7 +75,7 @@ class Run(Succession):
         """A checkpoint, a kill and a restore; `None` if the program has come to its end."""
         self.ready()
         # While data comes, steps are not as usual.
-        time.sleep(max(0, self.there + BEFORE - time.time()))
+        time.sleep(max(0, self.there + BESIDE - time.time()))
         begun = time.time()
         try:
             told = document(self.daemon.fermata("checkpoint", self.name(), "-o", "image", "--mode", mode, "--json", limit=LIMIT))
@@ -82,10 +84,16 @@ class Run(Succession):
                 return None
             raise
         done = time.time()
+        self.ready()
+        again = time.time()
+        time.sleep(BESIDE)
         if self.ended():
             return None
         times = steps(self.log(), self.since)
-        usual, meanwhile = lengths(times, begun - BEFORE, begun), lengths(times, begun, done)
+        before, meanwhile, after = (
+            lengths(times, *it) for it in [(begun - BESIDE, begun), (begun, done), (again, again + BESIDE)]
+        )
+        usual = before + after
         by_phase = {
             it["name"]: ratios(lengths(times, begun + it["start"], begun + it["start"] + it["seconds"]), usual)
             for it in told["phases"] if it["name"] in LONG_PHASES
@@ -97,6 +105,7 @@ class Run(Succession):
             "device_bytes": told["device"]["device_bytes"], "step_s": statistics.median(usual),
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
             "mean_step_ratio": statistics.fmean(meanwhile) / statistics.fmean(usual), "phase_step_ratios": by_phase,
+            "ratio_of_steps_after_to_before": statistics.median(after) / statistics.median(before),
             "longest_s": max(meanwhile), **backs[0], "again": backs[1:],
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
         }

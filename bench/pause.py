@@ -50,15 +50,20 @@ def main():
     wait_for(lambda: "ready" in daemon.told("logs", "hold"), "the program's `ready`")
     report = {**facts(), "gib": gib, "registered": not arguments.plain, "apart_s": arguments.apart, "free_before_mib": before, "rounds": []}
 
+    looks = []
+
     def is_ready():
-        # It is made ready in the background, and again after data has left it.
-        ready, registered = daemon.tier()
-        return arguments.plain or (ready >= copied << 30 and registered >= held << 30)
+        # It is made ready in the background, and again after data has left it. What was registered for that is given up then.
+        looks.append(daemon.tier())
+        ready, registered = looks[-1]
+        steady = len(looks) >= 20 and len(set(looks[-20:])) == 1
+        return arguments.plain or (ready >= copied << 30 and registered >= held << 30 and steady)
 
     if arguments.checkpoint:
         report["checkpoint"] = document(daemon.fermata("checkpoint", "hold", "--json"))
         report["rewrite_gib"] = arguments.rewrite
     for _ in range(arguments.rounds):
+        looks.clear()
         wait_for(is_ready, "the memory tier")
         if arguments.rewrite:
             again.touch()

@@ -31,15 +31,15 @@ pub(crate) enum Digest {
 }
 
 /// Bytes of the first part of a plan that is hashed while what has been hashed is used, the factor by which each further part
-/// is longer (a link moves some 50 GB/s, a device hashes 1400), and the most. Small in debug builds, so that tests have several
-/// parts.
+/// is longer, and the most. A link moves some 50 GB/s, and a device makes digests and seals of 1000: with a factor of 16 the second
+/// part was waited for. Small in debug builds, so that tests have several parts.
 const FIRST_PART: u64 = if cfg!(debug_assertions) {
     4 << 20
 } else {
     512 << 20
 };
-const PART_GROWTH: u64 = 16;
-const LONGEST_PART: u64 = 2 * PART_GROWTH * FIRST_PART;
+const PART_GROWTH: u64 = 4;
+const LONGEST_PART: u64 = 32 * FIRST_PART;
 
 impl Live {
     /// Loads the hash kernels into a context of `device`, which becomes current. Meant for spare workers, so that the

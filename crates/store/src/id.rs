@@ -1,8 +1,10 @@
 //! The name of a chunk: the BLAKE3 hash of its bytes.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
+use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -26,6 +28,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[serde(try_from = "String", into = "String")]
 #[repr(transparent)]
 pub struct ChunkId(pub [u8; 32]);
+
+/// A set of chunks. Large images have many, so it has a faster hash than the standard library's.
+pub type ChunkSet = HashSet<ChunkId, RandomState>;
+/// Something for each chunk, as [`ChunkSet`].
+pub(crate) type ChunkMap<T> = HashMap<ChunkId, T, RandomState>;
 
 impl ChunkId {
     /// The name of these bytes.

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 
 use crate::file_key::FileVersion;
 use crate::format::{IndexFile, PackId};
+use crate::id::ChunkMap;
 use crate::{ChunkId, Result, StoreError, direct, error, small_files, sync};
 
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
@@ -97,7 +98,7 @@ pub(crate) struct Location {
 /// All published chunks of a store at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
-    pub(crate) chunks: HashMap<ChunkId, Location>,
+    pub(crate) chunks: ChunkMap<Location>,
     pub(crate) packs: HashMap<PackId, Arc<Pack>>,
     /// Index files that could not be read; their chunks count as missing.
     pub(crate) damage: HashMap<PackId, Unreadable>,

@@ -60,7 +60,7 @@ pub use format::{IndexFile, IndexRecord, PackHeader, PackId};
 pub use free_space::FreeSpace;
 pub use gc::{GcOptions, GcReport, gc};
 pub use host_memory::{HostMemory, is_memory};
-pub use id::ChunkId;
+pub use id::{ChunkId, ChunkSet};
 pub use lock::SharedLock;
 pub use memory::PackFile;
 pub use named::read_named;

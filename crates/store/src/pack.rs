@@ -1,6 +1,5 @@
 //! A pack while it is written, and places in it.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
 use crate::file_key::FileKey;
 use crate::format::{IndexRecord, PackHeader, PackId};
-use crate::{ChunkId, Result, Store, StoreError, host_memory, index, room, sync};
+use crate::{ChunkId, ChunkSet, Result, Store, StoreError, host_memory, index, room, sync};
 
 /// Space is asked of the file system in steps of this many bytes.
 const STEP: u64 = 256 << 20;
@@ -192,7 +191,7 @@ impl OpenPack {
     /// Forgets all chunks but those, and gives their space back where the file system can; the answer is
     /// what is gone. The file is no ready one any more then, for what a device has been told of its pages
     /// does not hold.
-    pub fn keep_only(&mut self, wanted: &HashSet<ChunkId>) -> Vec<(ChunkId, u64)> {
+    pub fn keep_only(&mut self, wanted: &ChunkSet) -> Vec<(ChunkId, u64)> {
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
             .into_iter()
             .partition(|record| wanted.contains(&record.id));

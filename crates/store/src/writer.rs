@@ -10,7 +10,6 @@
 //! ```
 //! Nothing is visible before `finish`; a writer dropped without it leaves nothing behind.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +22,9 @@ use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
 use crate::lock::SharedLock;
 use crate::pack::{OpenPack, Origin, Place};
-use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, small_files, sync};
+use crate::{
+    ChunkId, ChunkSet, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, small_files, sync,
+};
 
 /// Buffers that are not aligned are written in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
@@ -76,7 +77,7 @@ pub struct Totals {
 
 #[derive(Default)]
 struct State {
-    new: HashSet<ChunkId>,
+    new: ChunkSet,
     packs: Vec<OpenPack>,
     wanted: Vec<PackId>,
     /// Places whose bytes turned out not to be needed.
@@ -190,7 +191,7 @@ impl PackWriter {
 
     /// Forgets chunks put here that no image will refer to, and gives their space back where the file system
     /// can. For callers that put content which has been superseded before [`PackWriter::finish`].
-    pub fn keep_only(&self, wanted: &HashSet<ChunkId>) {
+    pub fn keep_only(&self, wanted: &ChunkSet) {
         let mut state = self.state.lock();
         let State {
             new, packs, totals, ..

@@ -18,6 +18,8 @@ impl Live {
     /// The first driver error.
     pub fn vacate(&mut self, session: &Session) -> Result<(), EngineError> {
         self.sharing = Sharing::default();
+        // What is registered meanwhile takes time of the driver's.
+        let _quiet = self.tier.as_ref().map(|tier| tier.quiet());
         if self.contexts.is_empty() {
             return Ok(());
         }

@@ -3,12 +3,12 @@
 after a restore.
 
     bench/blink.py REPORT.json [--gib 10] [--host-gib 1.4] [--modes snapshot,cow] [--rounds 2] [--again N] [--steps N]
-                   [--rate MB] [--images FOLDER]
+                   [--rate MB] [--read] [--images FOLDER]
 
 `bench/frameworks/experts.py` trains with so much memory on the device and on the host, natively and then under Fermata, where it is
 checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`), then `--again` so many times.
 Steps during a checkpoint are compared with those of 4 s before it and of 4 s once the memory tier is ready again after it, because what a
-step takes drifts by some percent.
+step takes drifts by some percent. With `--read` each step reads its loss.
 Images lie in registered memory. With `--images` they lie in that folder, on a disk: nothing is warmed then, and the page cache is
 emptied before each restore, which needs root. At the end the program's digest is held against the native one. Needs host memory for
 two images, and a build tree (FERMATA_BUILD, default build/).
@@ -50,11 +50,11 @@ def lengths(times, begin, end):
 
 
 def ratios(some, usual):
-    """How many steps these are, and their median and mean, of those of usual steps."""
+    """How many steps these are, the longest, and their median and mean, of those of usual steps."""
     if not some:
         return {"steps": 0}
     kinds = {"median": statistics.median, "mean": statistics.fmean}
-    return {"steps": len(some), **{name: kind(some) / kind(usual) for name, kind in kinds.items()}}
+    return {"steps": len(some), "longest_s": max(some), **{name: kind(some) / kind(usual) for name, kind in kinds.items()}}
 
 
 class Run(Succession):
@@ -106,7 +106,7 @@ class Run(Succession):
             "steps_meanwhile": len(meanwhile), "step_ratio": statistics.median(meanwhile) / statistics.median(usual),
             "mean_step_ratio": statistics.fmean(meanwhile) / statistics.fmean(usual), "phase_step_ratios": by_phase,
             "ratio_of_steps_after_to_before": statistics.median(after) / statistics.median(before),
-            "longest_s": max(meanwhile), **backs[0], "again": backs[1:],
+            "longest_s": max(meanwhile), "longest_usual_s": max(usual), **backs[0], "again": backs[1:],
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
         }
 
@@ -145,6 +145,7 @@ def main():
     known.add_argument("--again", type=int, default=0)
     known.add_argument("--steps", type=int, default=6000)
     known.add_argument("--rate", type=float, default=200)
+    known.add_argument("--read", action="store_true")
     known.add_argument("--images", type=pathlib.Path)
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-blink"))
     given = known.parse_args()
@@ -152,6 +153,7 @@ def main():
     program = [sys.executable, str(HERE / "frameworks" / "experts.py")]
     for option in ("gib", "host_gib", "steps", "rate"):
         program += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
+    program += ["--read"] * given.read
     # The image in memory and the tier that is made ready beside it, the program, the copy of its memory and its place in the image.
     needed = (2 * given.gib + 12 + 3 * given.host_gib) if not given.images else 3 * given.host_gib
     if (free := available_memory()) < needed * GIB:
@@ -161,7 +163,7 @@ def main():
     ready = given.gib + 4
     tier = {} if given.images else {"FERMATA_MEMORY_TIER": f"{ready}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * ready + 4}G"}
     daemon = Daemon(work, given.images / str(os.getpid()) if given.images else work / "images", **tier)
-    keys = ("gib", "host_gib", "steps", "rate")
+    keys = ("gib", "host_gib", "steps", "rate", "read")
     report = {**facts(), **{it: getattr(given, it) for it in keys}, "cold": bool(given.images), "rounds": []}
     run = Run(daemon, given, program)
     try:

@@ -1,9 +1,9 @@
 """A mixture of experts that trains: what stops and restores of large programs are measured with.
 
-    experts.py --gib N --host-gib H --steps S [--rate MB]
+    experts.py --gib N --host-gib H --steps S [--rate MB] [--read]
 
 Each expert has one GiB: two layers of 4096 by 16384 and their momenta. A step trains one of them and prints "step N" with the time, in
-seconds since 1970. So much host memory is filled, and rewritten by a thread, so many MB a second. At the end "median", "host bad"
+seconds since 1970; with `--read` it reads its loss, a copy of 4 bytes to the host. So much host memory is filled, and rewritten by a thread, so many MB a second. At the end "median", "host bad"
 with how many blocks of host memory are not as the thread has written them, and "digest", of all experts.
 """
 
@@ -64,6 +64,7 @@ def main():
     known.add_argument("--host-gib", type=float, default=0.1)
     known.add_argument("--steps", type=int, default=100)
     known.add_argument("--rate", type=float, default=200)
+    known.add_argument("--read", action="store_true")
     known.add_argument("--device", default="cuda")
     given = known.parse_args()
     torch.manual_seed(7)
@@ -88,7 +89,7 @@ def main():
             for layer, momentum, grad in zip(layers, momenta, grads):
                 momentum.mul_(0.9).add_(grad)
                 layer.add_(momentum, alpha=-0.05)
-        synchronize()
+        loss.item() if given.read else synchronize()
         ended = time.time()
         times.append(ended - begun)
         print(f"step {number + 1} {ended:.6f}", flush=True)

@@ -30,6 +30,7 @@ mod stopped;
 mod teach;
 mod timeline;
 mod tools;
+mod transfers;
 mod validation;
 mod watch;
 

@@ -17,9 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{
-    Address, DEVICE_BASE, DEVICE_END, ExecId, FunctionId, Launch, MemoryId, Op, Place, StreamRef,
-};
+use fermata_abi::op::{Address, ExecId, FunctionId, Launch, MemoryId, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     ContextHandle, Driver, DriverError, EventHandle, HIGHEST_PRIORITY, StreamHandle,
@@ -32,6 +30,7 @@ use super::map::{Slot, State, device_of};
 use super::pool::DevicePool;
 use super::purpose::Purpose;
 use super::shared::{Inner, MarkEvent, Shared};
+use super::transfers;
 use crate::access::{AccessSet, Predictor, kernels_of};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
@@ -338,30 +337,6 @@ fn takes_away(op: &Op<'_>) -> bool {
     )
 }
 
-/// Bytes that an operation moves between device and host.
-fn transfer_bytes(op: &Op<'_>) -> u64 {
-    let on_device = |address: &Address| (DEVICE_BASE..DEVICE_END).contains(address);
-    match op {
-        Op::Copy {
-            to: Place::Address(to),
-            from: Place::Address(from),
-            len,
-            ..
-        } if on_device(to) != on_device(from) => *len,
-        Op::Copy {
-            to: Place::Blob(_),
-            len,
-            ..
-        }
-        | Op::Copy {
-            from: Place::Blob(_),
-            len,
-            ..
-        } => *len,
-        _ => 0,
-    }
-}
-
 impl Gate for Watch {
     fn rests(&mut self) {
         self.shared.set_rests(true);
@@ -388,7 +363,10 @@ impl Gate for Watch {
             if self.shared.purpose == Purpose::Start {
                 self.shared.inner.lock().first_use.note(&self.set);
             }
-            let moved = transfer_bytes(op);
+            if transfers::is_to_host(op) {
+                self.shared.share_link();
+            }
+            let moved = transfers::bytes(op);
             if moved >= NOTABLE {
                 self.shared
                     .yield_for(Duration::from_secs_f64(moved as f64 / LINK));

@@ -21,6 +21,7 @@ mod files;
 mod gate;
 mod hashers;
 pub mod instrumented;
+mod link;
 mod live;
 mod module_images;
 mod pipeline;

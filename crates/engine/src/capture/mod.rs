@@ -30,7 +30,6 @@ mod stopped;
 mod teach;
 mod timeline;
 mod tools;
-mod transfers;
 mod validation;
 mod watch;
 

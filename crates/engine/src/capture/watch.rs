@@ -30,8 +30,8 @@ use super::map::{Slot, State, device_of};
 use super::pool::DevicePool;
 use super::purpose::Purpose;
 use super::shared::{Inner, MarkEvent, Shared};
-use super::transfers;
 use crate::access::{AccessSet, Predictor, kernels_of};
+use crate::link::{self, Way};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
 
@@ -363,10 +363,10 @@ impl Gate for Watch {
             if self.shared.purpose == Purpose::Start {
                 self.shared.inner.lock().first_use.note(&self.set);
             }
-            if transfers::is_to_host(op) {
+            if link::way_of(op) == Some(Way::ToHost) {
                 self.shared.share_link();
             }
-            let moved = transfers::bytes(op);
+            let moved = link::bytes(op);
             if moved >= NOTABLE {
                 self.shared
                     .yield_for(Duration::from_secs_f64(moved as f64 / LINK));

@@ -54,6 +54,7 @@ pub(crate) use signals::Signals;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
+use crate::link::IN_FLIGHT_SHARED;
 use crate::live::Reach;
 use crate::pipeline::{STEP_LIMIT, cores, help, helpers};
 use crate::protocol::{Engines, Piece, Source};
@@ -66,10 +67,6 @@ const IN_FLIGHT: usize = 8;
 /// Copies under way at once straight into packs while the program stands still, when nobody waits for a copy behind them: 60 GiB
 /// were copied in 1.21 s, and with 8 in 1.29 s, most likely since this thread shares the cores with as many helpers.
 const IN_FLIGHT_STILL: usize = 32;
-/// Copies under way at once while the program moves data to the host itself. All of them end before others begin: as long as one
-/// stream has copies for an engine, those of another may not come at all. A program that read 4 bytes in each step did 11 steps in
-/// half a second of copying, instead of 80.
-const IN_FLIGHT_SHARED: usize = 4;
 /// Bytes of pieces that lie one after the other, in a pack too, and are copied with one call while the program stands still: a link
 /// gave 53.6 GB/s with copies of 4 MiB, and 54.9 with those of 16.
 const RUN: usize = 16 << 20;

@@ -16,13 +16,14 @@ mod elsewhere;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_device::{HostEnd, PhysicalHandle};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::EngineError;
+use crate::link::IN_FLIGHT_SHARED;
 use crate::pipeline::STEP_LIMIT;
 use crate::restore::common::foreign::Foreign;
 
@@ -203,6 +204,8 @@ struct State {
 pub(in crate::restore) struct Schedule {
     /// How many pieces may be on their way.
     pub flow: Limits,
+    /// Whether the program moves data to a device, too.
+    shared: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
     /// A counter of arrivals and changes of the stand, changed under the state's lock.
@@ -291,10 +294,29 @@ impl Schedule {
         };
         Self {
             flow,
+            shared: AtomicBool::new(false),
             state: Mutex::new(state),
             changed: Condvar::default(),
             news: AtomicU64::default(),
             bytes_done: AtomicU64::default(),
+        }
+    }
+
+    /// The program moves data to a device, and probably will again, as in each of its steps.
+    pub fn share_link(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether copies leave gaps for those of the program.
+    pub fn shares_link(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many pieces may be copied at once.
+    pub fn in_flight(&self) -> usize {
+        match self.shares_link() {
+            true => self.flow.in_flight.min(IN_FLIGHT_SHARED),
+            false => self.flow.in_flight,
         }
     }
 
@@ -636,6 +658,14 @@ mod tests {
             count,
             urgent,
         }
+    }
+
+    #[test]
+    fn fewer_pieces_are_copied_at_once_where_the_program_copies_too() {
+        let schedule = Schedule::new(&[1], &[0], Limits::EAGER);
+        assert_eq!(schedule.in_flight(), Limits::EAGER.in_flight);
+        schedule.share_link();
+        assert_eq!(schedule.in_flight(), IN_FLIGHT_SHARED);
     }
 
     #[test]

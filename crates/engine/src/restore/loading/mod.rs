@@ -4,6 +4,7 @@ pub(super) mod background;
 mod chunks_by_place;
 pub(super) mod content;
 pub(super) mod disk_turns;
+pub(super) mod limits;
 pub(super) mod loader;
 pub(super) mod prefetch_order;
 pub(super) mod schedule;

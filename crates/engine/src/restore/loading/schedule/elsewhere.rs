@@ -99,7 +99,8 @@ mod tests {
     use fermata_device::PhysicalHandle;
 
     use super::*;
-    use crate::restore::loading::schedule::{Arrived, Limits, MakerStep, MapperStep, UploaderStep};
+    use crate::restore::loading::limits::Limits;
+    use crate::restore::loading::schedule::{Arrived, MakerStep, MapperStep, UploaderStep};
 
     fn schedule(pieces: &[usize]) -> Schedule {
         let order: Vec<usize> = (0..pieces.len()).collect();

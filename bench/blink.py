@@ -171,6 +171,7 @@ def main():
         for mode in given.modes.split(",") * given.rounds:
             one = run.round(mode)
             if one is None:
+                print("the program has come to its end before all rounds: give --steps more", file=sys.stderr, flush=True)
                 break
             report["rounds"].append(one)
             print(f"{mode}: stopped {one['stopped_s'] * 1e3:.0f} ms, steps {one['step_ratio']:.3f} of "

@@ -5,9 +5,9 @@
 `hold` fills N GiB of a GPU with known bytes. It is paused into registered host memory (`--plain`: into /dev/shm, which is
 not registered), the device's free memory is held against that before the program came, and it is resumed `--apart` seconds later: the
 driver copies at half the rate for a quarter of a second after so much memory was given back (`bench/link.py --freed`), and
-the worker that gave it back takes seconds to end. At the end the program checks every byte. The link's own time, one copy of as many bytes between registered host memory and the device, is
-what `bench/link.py` measures. Needs host memory for twice the data. `--checkpoint`: an image of it is in registered memory before the
-first pause, and the program rewrites N GiB before each.
+the worker that gave it back takes seconds to end. At the end the program checks every byte. The link's own time, one copy of as many
+bytes between registered host memory and the device, is what `bench/link.py` measures. Needs host memory for twice the data.
+`--checkpoint`: an image of it is in registered memory before the first pause, and the program rewrites N GiB before each.
 """
 
 import argparse

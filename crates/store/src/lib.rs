@@ -17,7 +17,7 @@
 //! | `gc`, `salvage`, `mend` | chunks that nothing refers to, that cannot be read, that are written anew |
 //! | `paused` | data of paused sessions |
 //! | `room`, `free_space` | whether there is space |
-//! | `small_files` | many of them at once |
+//! | `small_files`, `threads` | the same work for many files, and on several threads |
 //! | `format`, `id` | records of packs and index files, the name of a chunk |
 #![forbid(unsafe_code)]
 
@@ -49,6 +49,7 @@ mod salvage;
 mod small_files;
 mod store;
 mod sync;
+mod threads;
 mod writer;
 
 pub use cache::{Kept, PackCache, copied_packs};

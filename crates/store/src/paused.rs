@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::image::{CHUNKS, ChunkTable, PARTS, STATE, table_of};
+use crate::threads::{cores, side_by_side};
 use crate::{
     AlignedBuf, ChunkId, ChunkReader, PackFile, PackWriter, Result, Store, StoreError, Totals,
     index, memory, store::PAUSED, sync,
@@ -185,22 +186,13 @@ fn copy(
         }
         Ok(())
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let help = |_| {
-            let named = std::thread::Builder::new().name("copy".into());
-            // Without a thread the others do it.
-            named.spawn_scoped(scope, work).ok()
-        };
-        let helpers: Vec<_> = (1..cores.min(THREADS)).filter_map(help).collect();
-        let own = work();
-        let joined = helpers.into_iter().map(|it| {
-            let what = "a thread that copies has failed".to_owned();
-            let op = "copy chunks";
-            it.join().unwrap_or(Err(StoreError::Misuse { op, what }))
-        });
-        joined.fold(own, Result::and)
-    })
+    let all = side_by_side(cores().min(THREADS), "copy", work);
+    let ends = all.into_iter().map(|it| {
+        let what = "a thread that copies has failed".to_owned();
+        let op = "copy chunks";
+        it.unwrap_or(Err(StoreError::Misuse { op, what }))
+    });
+    ends.collect()
 }
 
 #[cfg(test)]

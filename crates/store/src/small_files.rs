@@ -1,9 +1,10 @@
 //! The same work for many small files, by several threads: most of the time goes to opening each.
 
 use std::panic::resume_unwind;
-use std::thread::{self, Builder};
 
 use parking_lot::Mutex;
+
+use crate::threads::{cores, side_by_side};
 
 /// The most threads, and for how many files there is one more.
 const THREADS: usize = 8;
@@ -11,8 +12,7 @@ const WORTH: usize = 24;
 
 /// What `work` gives for each file, in their order.
 pub(crate) fn of_each<F: Send, T: Send>(files: Vec<F>, work: impl Fn(F) -> T + Sync) -> Vec<T> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.min(THREADS).min(files.len().div_ceil(WORTH));
+    let threads = cores().min(THREADS).min(files.len().div_ceil(WORTH));
     let left = Mutex::new(files.into_iter().enumerate());
     let some = || {
         let mut done = Vec::new();
@@ -24,19 +24,10 @@ pub(crate) fn of_each<F: Send, T: Send>(files: Vec<F>, work: impl Fn(F) -> T + S
             }
         }
     };
-    let mut done = thread::scope(|scope| {
-        let start = |_| {
-            let named = Builder::new().name("files".to_owned());
-            // Without it the others do more.
-            named.spawn_scoped(scope, some).ok()
-        };
-        let others: Vec<_> = (1..threads).filter_map(start).collect();
-        let mut done = some();
-        for it in others {
-            done.extend(it.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        done
-    });
+    let all = side_by_side(threads, "files", some).into_iter();
+    let mut done: Vec<_> = all
+        .flat_map(|it| it.unwrap_or_else(|panic| resume_unwind(panic)))
+        .collect();
     done.sort_unstable_by_key(|(number, _)| *number);
     done.into_iter().map(|(_, it)| it).collect()
 }

@@ -1,7 +1,8 @@
 //! The thread that copies pieces to the host while the program runs.
 //!
 //! It copies in this order: pieces that an operation waits for, alone; slots of a pool that is filling up; pieces that
-//! the program has not touched; the remaining slots. Transfers of the program take precedence.
+//! the program has not touched; the remaining slots. Long transfers of the program take precedence, and copies leave gaps for all of them
+//! ([`crate::link`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! Verification: every bit of an image and of the chunks it refers to.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -11,7 +12,11 @@ use super::Image;
 use super::draft::hash_file;
 use super::open::UNLISTED;
 use super::table::{BufferId, ChunkTable};
+use crate::threads::{cores, side_by_side};
 use crate::{ChunkId, ChunkReader, Result, Store, StoreError};
+
+/// The most threads that read and hash chunks.
+const THREADS: usize = 16;
 
 /// A buffer, or a part of one, that cannot be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -221,14 +226,9 @@ fn check_chunks(
             meter.add(wanted);
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // The threads that did start do all of it.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
+    for it in side_by_side(cores().min(THREADS), "verify", work) {
+        it.unwrap_or_else(|panic| resume_unwind(panic));
+    }
     report.chunks = chunks.len() as u64;
     report.bytes += bytes.into_inner();
     let mut found = found.into_inner();

@@ -3,12 +3,12 @@
 after a restore.
 
     bench/blink.py REPORT.json [--gib 10] [--host-gib 1.4] [--modes snapshot,cow] [--rounds 2] [--again N] [--steps N]
-                   [--rate MB] [--read] [--images FOLDER]
+                   [--rate MB] [--read] [--feed MIB] [--images FOLDER]
 
 `bench/frameworks/experts.py` trains with so much memory on the device and on the host, natively and then under Fermata, where it is
 checkpointed with each mode so many times, killed each time and restored by a worker that has loaded the image (`fermata images warm`), then `--again` so many times.
 Steps during a checkpoint are compared with those of 4 s before it and of 4 s once the memory tier is ready again after it, because what a
-step takes drifts by some percent. With `--read` each step reads its loss.
+step takes drifts by some percent. With `--read` each step reads its loss, with `--feed` it copies so much to the device.
 Images lie in registered memory. With `--images` they lie in that folder, on a disk: nothing is warmed then, and the page cache is
 emptied before each restore, which needs root. At the end the program's digest is held against the native one. Needs host memory for
 two images, and a build tree (FERMATA_BUILD, default build/).
@@ -98,7 +98,7 @@ class Run(Succession):
             it["name"]: ratios(lengths(times, begun + it["start"], begun + it["start"] + it["seconds"]), usual)
             for it in told["phases"] if it["name"] in LONG_PHASES
         }
-        backs = [self.back() for _ in range(1 + self.given.again)]
+        backs = [self.back(usual) for _ in range(1 + self.given.again)]
         self.daemon.remove("image", LIMIT)
         return {
             "mode": mode, "stopped_s": told["stopped_seconds"], "command_s": done - begun, "host_bytes": told["host_bytes"],
@@ -110,8 +110,8 @@ class Run(Succession):
             "phases": {it["name"]: round(it["seconds"], 4) for it in told["phases"]},
         }
 
-    def back(self):
-        """Kills the program and restores it from `image`."""
+    def back(self, usual):
+        """Kills the program and restores it from `image`; `usual` is how long its steps took before."""
         self.daemon.fermata("kill", self.name())
         if self.given.images:
             empty_page_cache()
@@ -126,9 +126,11 @@ class Run(Succession):
         arrival = self.daemon.arrived(self.name(), LIMIT)
         wait_for(lambda: len(self.daemon.page_faults()) >= self.count, "host memory", LIMIT)
         self.there = time.time()
-        then = [round(it - asked, 4) for it in steps(self.log(), asked)[:STEPS_BACK]]
+        times = steps(self.log(), asked)
+        then = [round(it - asked, 4) for it in times[:STEPS_BACK]]
+        coming = ratios(lengths(times, asked + first, asked + arrival["seconds"]), usual)
         return {
-            "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "data_s": arrival["seconds"],
+            "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "steps_while_data_comes": coming, "data_s": arrival["seconds"],
             "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},
             "host_memory": self.daemon.page_faults()[-1],
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},
@@ -146,6 +148,7 @@ def main():
     known.add_argument("--steps", type=int, default=6000)
     known.add_argument("--rate", type=float, default=200)
     known.add_argument("--read", action="store_true")
+    known.add_argument("--feed", type=int, default=0)
     known.add_argument("--images", type=pathlib.Path)
     known.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-blink"))
     given = known.parse_args()
@@ -153,7 +156,7 @@ def main():
     program = [sys.executable, str(HERE / "frameworks" / "experts.py")]
     for option in ("gib", "host_gib", "steps", "rate"):
         program += [f"--{option.replace('_', '-')}", str(getattr(given, option))]
-    program += ["--read"] * given.read
+    program += ["--read"] * given.read + ["--feed", str(given.feed)]
     # The image in memory and the tier that is made ready beside it, the program, the copy of its memory and its place in the image.
     needed = (2 * given.gib + 12 + 3 * given.host_gib) if not given.images else 3 * given.host_gib
     if (free := available_memory()) < needed * GIB:
@@ -163,7 +166,7 @@ def main():
     ready = given.gib + 4
     tier = {} if given.images else {"FERMATA_MEMORY_TIER": f"{ready}G", "FERMATA_MEMORY_TIER_LIMIT": f"{2 * ready + 4}G"}
     daemon = Daemon(work, given.images / str(os.getpid()) if given.images else work / "images", **tier)
-    keys = ("gib", "host_gib", "steps", "rate", "read")
+    keys = ("gib", "host_gib", "steps", "rate", "read", "feed")
     report = {**facts(), **{it: getattr(given, it) for it in keys}, "cold": bool(given.images), "rounds": []}
     run = Run(daemon, given, program)
     try:

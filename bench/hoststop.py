@@ -2,14 +2,15 @@
 """How long a program stands still whose host memory is rewritten during a checkpoint, as it has felt it itself.
 
     bench/hoststop.py REPORT.json [--mib 1024,10240] [--rates 200,0] [--runs 3] [--threads N] [--mappings N] [--libraries N] [--huge] [--burst MIB]
-                      [--churn MIB] [--device soft] [--mode cow] [--settings NAME=VALUE,...]
+                      [--churn MIB] [--feed MIB] [--device soft] [--mode cow] [--settings NAME=VALUE,...]
 
 `hoststop` holds so much host memory and rewrites it at each rate, in MB/s; 0 is as fast as it can. In every run it is
 checkpointed once: `stood_still_ms` is what Fermata says, `longest_gap_ms` the longest time in which a spinning thread of the
 program did not run, `gap_before_ms` the same as long before the checkpoint, which says how busy the machine is. `phases`
 are the steps of `fermata checkpoint --times`, in milliseconds, with when they began; `written_mb_s` is what the program wrote
 before and meanwhile. With `--burst` it also maps and fills so much memory every second or so; a checkpoint then comes at any moment
-of that. With `--churn` it holds so much in mappings that are all new. `--libraries` are copies of the C library's `libm.so.6`, so that it has
+of that. With `--churn` it holds so much in mappings that are all new. With `--feed` it copies so much of its memory to the device, again and
+again. `--libraries` are copies of the C library's `libm.so.6`, so that it has
 as many threads, mappings and libraries as a program of PyTorch. The last image of each case is restored, and must run on. Needs root and a build tree (FERMATA_BUILD,
 default build/), and space for two images.
 """
@@ -88,6 +89,7 @@ def main():
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--burst", type=int, default=0)
     parser.add_argument("--churn", type=int, default=0)
+    parser.add_argument("--feed", type=int, default=0)
     parser.add_argument("--device", default="soft")
     parser.add_argument("--mode", default="cow")
     parser.add_argument("--settings", default="", help="of the daemon")
@@ -102,7 +104,7 @@ def main():
         for mib in map(int, args.mib.split(",")):
             for rate in map(float, args.rates.split(",")):
                 command = [TREE / "bench" / "hoststop", "--mib", mib, "--rate", rate, "--threads", args.threads]
-                command += ["--mappings", args.mappings, "--huge", int(args.huge), "--burst", args.burst, "--churn", args.churn]
+                command += ["--mappings", args.mappings, "--huge", int(args.huge), "--burst", args.burst, "--churn", args.churn, "--feed", args.feed]
                 command += ["--libraries", libraries] if args.libraries else []
                 runs = [one(daemon, command, number, args) for number in range(args.runs)]
                 middle = {

@@ -1,10 +1,10 @@
 """A mixture of experts that trains: what stops and restores of large programs are measured with.
 
-    experts.py --gib N --host-gib H --steps S [--rate MB] [--read]
+    experts.py --gib N --host-gib H --steps S [--rate MB] [--read] [--feed MIB]
 
 Each expert has one GiB: two layers of 4096 by 16384 and their momenta. A step trains one of them and prints "step N" with the time, in
-seconds since 1970; with `--read` it reads its loss, a copy of 4 bytes to the host. So much host memory is filled, and rewritten by a
-thread, so many MB a second. At the end "median", "host bad" with how many blocks of host memory are not as the thread has written
+seconds since 1970; with `--read` it reads its loss, a copy of 4 bytes to the host, and with `--feed` so much of its input, at most
+64 MiB, comes from the host. So much host memory is filled, and rewritten by a thread, so many MB a second. At the end "median", "host bad" with how many blocks of host memory are not as the thread has written
 them, and "digest", of all experts.
 """
 
@@ -66,6 +66,7 @@ def main():
     known.add_argument("--steps", type=int, default=100)
     known.add_argument("--rate", type=float, default=200)
     known.add_argument("--read", action="store_true")
+    known.add_argument("--feed", type=int, default=0)
     known.add_argument("--device", default="cuda")
     given = known.parse_args()
     torch.manual_seed(7)
@@ -76,11 +77,14 @@ def main():
         layers = [torch.nn.Parameter(new(INNER, WIDTH)), torch.nn.Parameter(new(WIDTH, INNER))]
         experts.append((layers, [torch.zeros_like(it) for it in layers]))
     asked, wanted = new(BATCH, WIDTH), new(BATCH, WIDTH)
+    fed = torch.randn(given.feed << 18) * 0.01
     synchronize = torch.cuda.synchronize if given.device == "cuda" else lambda: None
     times = []
     host.thread.start()
     for number in range(given.steps):
         begun = time.time()
+        if given.feed:
+            asked.view(-1)[: len(fed)].copy_(fed)
         layers, momenta = experts[number * 7 % len(experts)]
         with torch.autocast(given.device, dtype=torch.bfloat16):
             inner = torch.nn.functional.gelu(asked @ layers[0].t())

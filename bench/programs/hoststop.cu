@@ -1,13 +1,15 @@
 // Rewrites host memory at a rate and notes the longest time in which none of its threads ran; for `bench/hoststop.py`.
 //
 //   hoststop --mib N --rate MB_PER_SECOND [--threads N] [--mappings N] [--libraries FOLDER] [--huge 1] [--burst MIB] [--churn MIB]
+//            [--feed MIB]
 //
 // A rate of 0 is as fast as it can. `--threads` sleep, `--mappings` are small and have content, and all files of `--libraries` are
-// loaded. With `--burst` it also maps so much new
-// memory at once, fills it, and frees it a second later, again and again; with `--churn` it holds so much in pieces of 32 MiB, the
-// oldest of which it replaces all the time. One thread launches a kernel every 10 ms, another one reads the clock without a pause.
+// loaded. With `--burst` it also maps so much new memory at once, fills it, and frees it a second later, again and again; with
+// `--churn` it holds so much in pieces of 32 MiB, the oldest of which it replaces all the time; with `--feed` it copies so much of its
+// memory to the device, again and again. One thread launches a kernel every 10 ms, another one reads the clock without a pause.
 // Prints `ready`, then, ten times a second: seconds since the start, the longest gap between two readings of the clock since the
 // last line in milliseconds, MB written since then.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <ctime>
@@ -44,7 +46,7 @@ int main(int argc, char **argv) {
     double rate = 200;
     bool huge = false;
     const char *libraries = "";
-    size_t burst = 0, churn = 0;
+    size_t burst = 0, churn = 0, feed = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!std::strcmp(argv[i], "--mib")) mib = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--rate")) rate = std::atof(argv[i + 1]);
@@ -53,6 +55,7 @@ int main(int argc, char **argv) {
         if (!std::strcmp(argv[i], "--libraries")) libraries = argv[i + 1];
         if (!std::strcmp(argv[i], "--huge")) huge = std::atol(argv[i + 1]);
         if (!std::strcmp(argv[i], "--churn")) churn = std::atol(argv[i + 1]) << 20;
+        if (!std::strcmp(argv[i], "--feed")) feed = std::atol(argv[i + 1]) << 20;
         if (!std::strcmp(argv[i], "--burst")) burst = std::atol(argv[i + 1]) << 20;
     }
     if (*libraries)
@@ -106,6 +109,12 @@ int main(int argc, char **argv) {
             usleep(1000000);
             munmap(filled, burst);
         }
+    }).detach();
+
+    if (feed) std::thread([=] {
+        char *fed;
+        CHECK(cudaMalloc(&fed, feed));
+        for (;;) CHECK(cudaMemcpy(fed, memory, std::min(feed, bytes), cudaMemcpyHostToDevice));
     }).detach();
 
     std::printf("ready\n");

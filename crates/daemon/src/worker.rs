@@ -228,6 +228,14 @@ impl Worker {
         Ok(ring)
     }
 
+    /// How many bytes the program has had staged for it at most.
+    pub fn staged_bytes(&self) -> u64 {
+        let kept = self.ring.lock();
+        let config = fermata_wire::Config::default();
+        kept.as_ref()
+            .map_or(0, |ring| fermata_wire::staged(ring.as_fd(), &config))
+    }
+
     /// Makes the ring's memory in advance, for a spare worker: a GPU's driver takes 25 ms to register absent pages, and 5 ms for
     /// present ones.
     pub fn make_ring(&self) {

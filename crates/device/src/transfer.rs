@@ -40,12 +40,19 @@ impl HostEnd {
     }
 }
 
-/// A stream of its own in one context for one direction. Whichever thread uses it must have the context
-/// current.
+/// A stream of its own in one context for one direction, in which copies follow each other. Whichever thread uses it must have the
+/// context current.
+///
+/// The device's engine for a direction stays with a stream as long as that has copies that are ready. Copies of other streams of the
+/// process wait until then, so those that come one right after the other may leave gaps ([`CopyEngine::leave_gaps`]).
 pub struct CopyEngine {
     driver: Arc<Driver>,
     context: ContextHandle,
+    /// The stream of the last copy.
     stream: StreamHandle,
+    gaps: bool,
+    /// Once gaps have been left: the stream of the next copy, and an event by which that waits for the last one.
+    other: Option<(StreamHandle, EventHandle)>,
     direction: Direction,
     spare: Vec<EventHandle>,
 }
@@ -82,9 +89,36 @@ impl CopyEngine {
             driver: Arc::clone(driver),
             context,
             stream,
+            gaps: false,
+            other: None,
             direction,
             spare: Vec::new(),
         })
+    }
+
+    /// Whether copies begun from now on leave gaps: two streams take turns, and each copy waits for the one before it. In between
+    /// no copy of this engine is ready, so the device serves other streams, however many copies are under way here.
+    pub fn leave_gaps(&mut self, gaps: bool) {
+        self.gaps = gaps;
+    }
+
+    /// The stream of the next copy, which becomes that of the last one.
+    fn next_stream(&mut self) -> Result<cu::CUstream> {
+        if !self.gaps {
+            return Ok(self.stream.raw());
+        }
+        let (next, event) = match self.other {
+            Some(other) => other,
+            None => *self.other.insert((
+                self.driver.create_stream(cu::CU_STREAM_NON_BLOCKING, 0)?,
+                self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
+            )),
+        };
+        self.driver.record_event(event, self.stream, 0)?;
+        self.driver.stream_wait(next, event, 0)?;
+        self.other = Some((self.stream, event));
+        self.stream = next;
+        Ok(next.raw())
     }
 
     /// Starts copying `len` bytes between `address` and the start of `buffer`.
@@ -93,7 +127,7 @@ impl CopyEngine {
     /// What the driver says. Panics if the buffer is shorter than `len`.
     pub fn start(&mut self, address: u64, buffer: PinnedBuffer, len: usize) -> Result<InFlight> {
         assert!(len <= buffer.len(), "a piece fits its buffer");
-        let stream = self.stream.raw();
+        let stream = self.next_stream()?;
         // SAFETY: the buffer is pinned memory of at least `len` bytes, owned by the copy until it is done.
         unsafe {
             match self.direction {
@@ -141,6 +175,7 @@ impl CopyEngine {
             Direction::ToHost => (host, array),
             Direction::ToDevice => (array, host),
         };
+        self.next_stream()?;
         self.driver.copy_box(
             &CopyBox {
                 to,
@@ -161,6 +196,7 @@ impl CopyEngine {
     /// What the driver says. Panics if the engine copies the other way.
     pub fn start_into(&mut self, address: u64, spans: Vec<Span>) -> Result<Vec<InFlight>> {
         assert_eq!(self.direction, Direction::ToHost);
+        let stream = self.next_stream()?;
         let mut from = address;
         for (part, len) in Span::parts_of(&spans) {
             let to = part as *mut std::ffi::c_void;
@@ -169,7 +205,7 @@ impl CopyEngine {
             let started = unsafe {
                 self.driver
                     .f
-                    .cuMemcpyDtoHAsync_v2(to, from, len as usize, self.stream.raw())
+                    .cuMemcpyDtoHAsync_v2(to, from, len as usize, stream)
             };
             self.or_settle(started)?;
             from += len;
@@ -184,6 +220,7 @@ impl CopyEngine {
     /// What the driver says. Panics if the engine copies the other way.
     pub fn start_from(&mut self, address: u64, span: SharedSpan) -> Result<InFlight> {
         assert_eq!(self.direction, Direction::ToDevice);
+        let stream = self.next_stream()?;
         let mut to = address;
         for (part, len) in span.parts() {
             let from = part as *const std::ffi::c_void;
@@ -191,7 +228,7 @@ impl CopyEngine {
             let started = unsafe {
                 self.driver
                     .f
-                    .cuMemcpyHtoDAsync_v2(to, from, len as usize, self.stream.raw())
+                    .cuMemcpyHtoDAsync_v2(to, from, len as usize, stream)
             };
             self.or_settle(started)?;
             to += len;
@@ -249,5 +286,10 @@ impl Drop for CopyEngine {
             let _ = self.driver.destroy_event(event);
         }
         let _ = self.driver.destroy_stream(self.stream);
+        if let Some((stream, event)) = self.other.take() {
+            let _ = self.driver.synchronize_stream(stream);
+            let _ = self.driver.destroy_event(event);
+            let _ = self.driver.destroy_stream(stream);
+        }
     }
 }

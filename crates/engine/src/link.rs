@@ -1,7 +1,7 @@
 //! Operations of the program that move data between a device and the host, over the link that images need, too.
 //!
-//! A device has an engine for each way, which serves a stream as long as that has copies for it, and only then another. So whoever copies
-//! for an image while the program does leaves gaps (decision 064).
+//! A device has an engine for each way, which serves a stream as long as that has copies that are ready, and only then another. So whoever
+//! copies for an image while the program runs leaves gaps (decision 064).
 
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Op, Place};
 
@@ -13,9 +13,6 @@ pub(crate) enum Way {
     /// From the host to a device.
     ToDevice,
 }
-
-/// Copies of 4 MiB that are under way at once while the program copies the same way. All of them end before others begin.
-pub(crate) const IN_FLIGHT_SHARED: usize = 4;
 
 fn on_device(address: &Address) -> bool {
     (DEVICE_BASE..DEVICE_END).contains(address)

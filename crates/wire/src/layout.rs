@@ -31,6 +31,8 @@ pub(crate) const BARRIER_AT: usize = 0x184;
 pub(crate) const SPACE_AT: usize = 0x1c0;
 /// `u32`: state of the program's side, one of the `PEER_*`.
 pub(crate) const PROGRAM_AT: usize = 0x200;
+/// `u64`: the end of the staging area's part that the program has used, all others beginning at 0. Written by the program.
+pub(crate) const STAGED_AT: usize = 0x208;
 /// `u32`: state of the worker's side.
 pub(crate) const WORKER_AT: usize = 0x240;
 /// `u32` futex: host callbacks that the program has run since it attached. Written by the program.

@@ -27,8 +27,9 @@ mod consumer;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
-mod launch;
+mod kept;
 #[cfg(not(loom))]
+mod launch;
 mod layout;
 #[cfg(not(loom))]
 mod message;
@@ -68,7 +69,7 @@ pub use reply::{Replier, Ticket};
 #[cfg(not(loom))]
 pub use rhythm::{Advice, Rhythm};
 #[cfg(not(loom))]
-pub use shm::{StagedArea, create, renew, touch};
+pub use shm::{StagedArea, create, renew, staged, touch};
 #[cfg(not(loom))]
 pub use side::{FromProgram, Side};
 #[cfg(not(loom))]

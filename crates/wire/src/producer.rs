@@ -5,7 +5,7 @@
 //!
 //! A producer outlives its memory file. Between two of them ([`Producer::let_go`], [`Producer::enter`]) it lies in
 //! private memory at the same address, so that threads which wait for answers keep their requests and their staged
-//! ranges: they rest meanwhile, each in [`Rest`], and are answered through the next file.
+//! ranges, whose bytes are kept beside it: they rest meanwhile, each in [`Rest`], and are answered through the next file.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::barrier::Light;
 use crate::callbacks;
+use crate::kept::Kept;
 use crate::launch::{self, BareLaunch};
 use crate::layout::{
     BARRIER_AT, CORES_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
@@ -57,6 +58,8 @@ pub struct Producer {
     /// A slot is free again.
     freed: Condvar,
     staging: StagingPool,
+    /// What is staged, while there is no memory file.
+    kept: Mutex<Option<Kept>>,
     spin: Spin,
     /// Of waits for host callbacks.
     calls: Spin,
@@ -128,6 +131,7 @@ impl Producer {
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
             staging: StagingPool::new(StagedArea(map.clone())),
+            kept: Mutex::new(None),
             map,
             side: RwLock::new(Some(side)),
             rest: |_| (),
@@ -150,7 +154,7 @@ impl Producer {
     }
 
     /// Lets go of the memory file and says so. No thread may send meanwhile; threads that wait for answers must rest.
-    /// Bytes of the staging area that are in use stay readable.
+    /// Bytes of the staging area that are in use are kept for the next file.
     ///
     /// # Errors
     /// The system has no memory left; the file is still mapped then.
@@ -159,7 +163,15 @@ impl Producer {
         drop(self.collected());
         self.close();
         *self.side.write() = None;
-        self.exchange(|| self.map.leave())
+        let mut kept = self.kept.lock();
+        if kept.is_some() {
+            // There is no file: what was kept is all there is.
+            return Ok(());
+        }
+        let bytes = Kept::copy(&StagedArea(self.map.clone()), &self.staging.in_use())?;
+        self.map.leave()?;
+        *kept = Some(bytes);
+        Ok(())
     }
 
     /// Goes on with a new memory file of the same sizes, and another socket. Until [`Producer::announce`] the worker
@@ -174,7 +186,15 @@ impl Producer {
         if read != head.len() || head != [0; 8] {
             return Err(WireError::Layout("another program has used it"));
         }
-        self.exchange(|| self.map.enter(memory))?;
+        let mut kept = self.kept.lock();
+        self.map.enter(memory)?;
+        if let Some(bytes) = &*kept {
+            let written = bytes.write_to(memory, self.map.layout().staging);
+            written.or_else(|error| self.map.leave().and(Err(error)))?;
+        }
+        *kept = None;
+        drop(kept);
+        self.staging.tell();
         self.map.populate(
             self.map.layout().ring,
             NEAR.min(self.map.layout().ring_bytes),
@@ -191,20 +211,6 @@ impl Producer {
             .word32(PROGRAM_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
-    }
-
-    /// Exchanges the memory, and takes the staged bytes that are in use along.
-    fn exchange(&self, act: impl FnOnce() -> Result<(), WireError>) -> Result<(), WireError> {
-        let area = StagedArea(self.map.clone());
-        let mut kept = Vec::new();
-        for (offset, len) in self.staging.in_use() {
-            let mut bytes = vec![0; len as usize];
-            area.read(offset, &mut bytes)?;
-            kept.push((offset, bytes));
-        }
-        act()?;
-        kept.iter()
-            .try_for_each(|(offset, bytes)| area.write(*offset, bytes))
     }
 
     /// The socket in use.

@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
-use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, Layout};
+use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, Layout, STAGED_AT};
 
 /// A new memory file for one session, of sealed size, with its header written.
 ///
@@ -80,6 +80,15 @@ pub fn renew(fd: BorrowedFd<'_>, config: &Config) -> Result<(), WireError> {
         Ok(written) if written == header.len() => Ok(()),
         Ok(_) => Err(WireError::Layout("its header could not be written whole")),
         Err(errno) => Err(WireError::io("write the ring's header", errno)),
+    }
+}
+
+/// How much of the staging area the attached program has used so far, all from its start on; as far as the program tells.
+pub fn staged(fd: BorrowedFd<'_>, config: &Config) -> u64 {
+    let mut word = [0; 8];
+    match rustix::io::pread(fd, &mut word, STAGED_AT as u64) {
+        Ok(read) if read == word.len() => u64::from_ne_bytes(word).min(config.staging),
+        _ => 0,
     }
 }
 

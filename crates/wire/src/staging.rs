@@ -1,9 +1,11 @@
 //! The allocator of the staging area. It lives in the program; the worker only sees ranges.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::layout::STAGED_AT;
 use crate::{StagedArea, WireError};
 
 /// Ranges begin at multiples of this.
@@ -22,6 +24,8 @@ pub(crate) struct StagingPool {
     area: StagedArea,
     free: Mutex<FreeList>,
     returned: Condvar,
+    /// The end of the part that has been used.
+    most: AtomicU64,
 }
 
 impl StagingPool {
@@ -31,6 +35,7 @@ impl StagingPool {
             area,
             free,
             returned: Condvar::new(),
+            most: AtomicU64::new(0),
         }
     }
 
@@ -90,8 +95,14 @@ impl StagingPool {
         Ok(())
     }
 
+    /// A range that has been taken; the list is locked.
     fn staged(&self, offset: u64, len: u64) -> Staged<'_> {
         let pool = self;
+        let end = offset + size_of(len);
+        if end > self.most.load(Ordering::Relaxed) {
+            self.most.store(end, Ordering::Relaxed);
+            self.tell();
+        }
         Staged { pool, offset, len }
     }
 
@@ -120,6 +131,12 @@ impl StagingPool {
     /// Offsets and bytes of all that is handed out.
     pub fn in_use(&self) -> Vec<(u64, u64)> {
         self.lock().taken(self.area.bytes())
+    }
+
+    /// Tells in the memory file, which may be another one than the last time, how much has been used.
+    pub fn tell(&self) {
+        let word = self.area.0.fixed64::<STAGED_AT>();
+        word.store(self.most.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Makes threads that wait for room look again, at the worker and for room.

@@ -26,8 +26,10 @@ pub(crate) struct Copies<'r> {
 impl<'r> Copies<'r> {
     /// In a context, which becomes current.
     pub(crate) fn new(run: &'r Run<'r>, gpu: &'r Gpu, context: ContextHandle) -> Result<Self> {
-        let engine = CopyEngine::new(&gpu.driver, context, Direction::ToHost)
+        let mut engine = CopyEngine::new(&gpu.driver, context, Direction::ToHost)
             .map_err(AppError::device("copy from the device"))?;
+        // The program may copy to the host itself meanwhile.
+        engine.leave_gaps(true);
         Ok(Self {
             run,
             gpu,

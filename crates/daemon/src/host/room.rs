@@ -8,6 +8,7 @@ use fermata_store::HostMemory;
 use super::tracked::ProcessCopy;
 use super::{HostCopy, LITTLE, MOST_THREADS, YOUNG, threads};
 use crate::parallel::cores;
+use crate::proc::ProcessId;
 
 /// What a program writes from the last pass before the stop until it stands still is expected to be what it writes in this time, and no
 /// more than so many bytes of a process.
@@ -28,12 +29,14 @@ impl ProcessCopy {
         self.most_young = self.most_young.max(passed.young);
     }
 
-    /// Room for mappings that have just been made: for as much as there has been in such, and half as much again.
+    /// Room for mappings that have just been made: for as much as there has been in such, and half as much again; and for the one
+    /// that is made in the stop, of what is staged then.
     fn young(&self) -> u64 {
-        match self.most_young > YOUNG {
+        let made = match self.most_young > YOUNG {
             true => self.most_young + self.most_young / 2,
             false => 0,
-        }
+        };
+        made + self.staged
     }
 
     /// Room for the rest of what the last pass copies: for what is in mappings that are not tracked, and what is expected to be written.
@@ -43,6 +46,13 @@ impl ProcessCopy {
 }
 
 impl HostCopy {
+    /// Notes what may be staged for a device when each process is stopped.
+    pub fn note_staged(&mut self, bytes: impl Fn(ProcessId) -> u64) {
+        for it in &mut self.processes {
+            it.copy.get_mut().staged = bytes(it.process);
+        }
+    }
+
     /// Makes room for what the last pass will have to copy, as far as that can be foreseen.
     pub(super) fn make_room(&mut self) {
         // The program stands still by then, and so do its threads.

@@ -35,6 +35,8 @@ pub(super) struct ProcessCopy {
     pub(super) expected: u64,
     /// The most that a pass has found in mappings that had just been made.
     pub(super) most_young: u64,
+    /// What its library puts into memory of its own when it is stopped, at most.
+    pub(super) staged: u64,
     /// The exact copy, once the program has been stopped.
     pub(super) exact: Option<Exact>,
     /// Whether its last pass has begun and not come to its end, and why not, if that is known.
@@ -64,6 +66,7 @@ impl Tracked {
             passed_at: None,
             expected: 0,
             most_young: 0,
+            staged: 0,
             exact: None,
             begun: false,
             why: None,

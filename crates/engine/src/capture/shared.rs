@@ -237,11 +237,6 @@ impl Shared {
         self.inner.lock().is_given_up()
     }
 
-    /// The program moves data to the host.
-    pub(crate) fn share_link(&self) {
-        self.inner.lock().signals.share_link();
-    }
-
     /// Lets the program's transfers go first for about `time`.
     pub(crate) fn yield_for(&self, time: Duration) {
         let mut inner = self.inner.lock();

@@ -31,7 +31,7 @@ use super::pool::DevicePool;
 use super::purpose::Purpose;
 use super::shared::{Inner, MarkEvent, Shared};
 use crate::access::{AccessSet, Predictor, kernels_of};
-use crate::link::{self, Way};
+use crate::link;
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
 
@@ -362,9 +362,6 @@ impl Gate for Watch {
             self.note_launch(site, op);
             if self.shared.purpose == Purpose::Start {
                 self.shared.inner.lock().first_use.note(&self.set);
-            }
-            if link::way_of(op) == Some(Way::ToHost) {
-                self.shared.share_link();
             }
             let moved = link::bytes(op);
             if moved >= NOTABLE {

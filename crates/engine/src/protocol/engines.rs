@@ -17,6 +17,7 @@ use crate::live::Reach;
 pub(crate) struct Engines {
     reach: Reach,
     direction: Direction,
+    gaps: bool,
     engines: HashMap<u32, CopyEngine>,
 }
 
@@ -25,8 +26,14 @@ impl Engines {
         Self {
             reach,
             direction,
+            gaps: false,
             engines: HashMap::new(),
         }
+    }
+
+    /// Whether copies begun from now on leave gaps for copies of the program; see [`CopyEngine::leave_gaps`].
+    pub(crate) fn leave_gaps(&mut self, gaps: bool) {
+        self.gaps = gaps;
     }
 
     /// The buffers.
@@ -56,9 +63,10 @@ impl Engines {
         driver
             .set_current(context)
             .map_err(EngineError::driver(operation()))?;
-        self.engines
-            .get_mut(&device)
-            .ok_or_else(|| EngineError::Internal(operation()))
+        let engine = self.engines.get_mut(&device);
+        let engine = engine.ok_or_else(|| EngineError::Internal(operation()))?;
+        engine.leave_gaps(self.gaps);
+        Ok(engine)
     }
 
     /// Starts copying a piece between its place and `buffer`.

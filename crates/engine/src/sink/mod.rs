@@ -54,7 +54,6 @@ pub(crate) use signals::Signals;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
-use crate::link::IN_FLIGHT_SHARED;
 use crate::live::Reach;
 use crate::pipeline::{STEP_LIMIT, cores, help, helpers};
 use crate::protocol::{Engines, Piece, Source};
@@ -219,16 +218,9 @@ impl Sink {
     /// Copies that may be under way when this one begins.
     fn most_flying(&self, job: &Job) -> usize {
         match job.place {
-            _ if self.shares_link() => IN_FLIGHT_SHARED,
             Some(_) if !self.team.flow.stands_back() => IN_FLIGHT_STILL,
             _ => IN_FLIGHT,
         }
-    }
-
-    /// Whether the program runs and moves data to the host, too.
-    fn shares_link(&self) -> bool {
-        let signals = self.team.flow.signals();
-        self.team.flow.stands_back() && signals.shares_link() && !signals.hurries()
     }
 
     /// Whether the save has failed or been given up.
@@ -243,11 +235,10 @@ impl Sink {
             self.team.flow.claim(&mut job)?;
         }
         while self.flying.len() + self.run.jobs.len() >= self.most_flying(&job) {
-            match self.shares_link() {
-                true => self.land_all(read)?,
-                false => self.land(read)?,
-            }
+            self.land(read)?;
         }
+        // The program may copy to the host itself, as one does that reads its loss in each step.
+        self.engines.leave_gaps(self.team.flow.stands_back());
         let tier = self.tier.as_ref();
         let span = tier.zip(job.place.as_ref());
         if let Some(span) = span.and_then(|(tier, place)| tier.claim(place)) {

@@ -1,4 +1,4 @@
-//! Signals of other threads to the one that takes: the program waits, it moves data to the host itself, or the save has been given up.
+//! Signals of other threads to the one that takes: the program waits, or the save has been given up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Signals {
     hurry: AtomicBool,
     given_up: AtomicBool,
-    shared: AtomicBool,
 }
 
 impl Signals {
@@ -26,15 +25,6 @@ impl Signals {
     /// Undoes [`Signals::give_up`]: a stop takes the rest.
     pub fn go_on(&self) {
         self.given_up.store(false, Ordering::Release);
-    }
-
-    /// The program moves data to the host, and probably will again, as in each of its steps.
-    pub fn share_link(&self) {
-        self.shared.store(true, Ordering::Release);
-    }
-
-    pub(super) fn shares_link(&self) -> bool {
-        self.shared.load(Ordering::Acquire)
     }
 
     pub(super) fn hurries(&self) -> bool {

@@ -320,7 +320,7 @@ impl Loader {
                 false => self.schedule.next(false),
             };
             let under_way: usize = flying.iter().map(|it| it.1.count).sum();
-            if under_way >= self.schedule.in_flight() || !matches!(next, UploaderStep::Item(_)) {
+            if under_way >= self.schedule.flow.in_flight || !matches!(next, UploaderStep::Item(_)) {
                 while let Some((device, run, bytes, copy)) = flying.pop_front() {
                     let engine = engines.get_mut(&device);
                     let engine =
@@ -328,7 +328,7 @@ impl Loader {
                     let done = self.times.copies.on(|| engine.finish(copy));
                     drop(done.map_err(EngineError::driver("bring data to the device"))?);
                     self.schedule.copied(run, bytes);
-                    if !matches!(next, UploaderStep::End) && !self.schedule.shares_link() {
+                    if !matches!(next, UploaderStep::End) {
                         break;
                     }
                 }
@@ -359,6 +359,7 @@ impl Loader {
                     entry.insert(made.map_err(EngineError::driver("make a stream for restoring"))?)
                 }
             };
+            engine.leave_gaps(self.schedule.shares_link());
             let bytes = match &item.end {
                 HostEnd::Shared(span) => span.len() as u64,
                 _ => piece.len as u64,

@@ -23,7 +23,6 @@ use fermata_device::{HostEnd, PhysicalHandle};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::EngineError;
-use crate::link::IN_FLIGHT_SHARED;
 use crate::pipeline::STEP_LIMIT;
 use crate::restore::common::foreign::Foreign;
 use crate::restore::loading::limits::Limits;
@@ -264,14 +263,6 @@ impl Schedule {
     /// Whether copies leave gaps for those of the program.
     pub fn shares_link(&self) -> bool {
         self.shared.load(Ordering::Relaxed)
-    }
-
-    /// How many pieces may be copied at once.
-    pub fn in_flight(&self) -> usize {
-        match self.shares_link() {
-            true => self.flow.in_flight.min(IN_FLIGHT_SHARED),
-            false => self.flow.in_flight,
-        }
     }
 
     /// Counts a change of the state, which the caller has locked: a thread that sees the change also sees the new number.
@@ -612,14 +603,6 @@ mod tests {
             count,
             urgent,
         }
-    }
-
-    #[test]
-    fn fewer_pieces_are_copied_at_once_where_the_program_copies_too() {
-        let schedule = Schedule::new(&[1], &[0], Limits::EAGER);
-        assert_eq!(schedule.in_flight(), Limits::EAGER.in_flight);
-        schedule.share_link();
-        assert_eq!(schedule.in_flight(), IN_FLIGHT_SHARED);
     }
 
     #[test]

@@ -1,0 +1,169 @@
+//! What threads have staged, while the program has no memory file: bytes in private memory, for the next file.
+//!
+//! A stop waits for both copies of it. So each byte is copied once in either direction, the pages of the private memory are made with
+//! one call, and the next file is written by system calls, which need no pages of a mapping.
+
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::{StagedArea, WireError};
+
+/// Ranges of a staging area, with their bytes.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Offset of each range in the area, and its bytes, which lie in `memory` in this order.
+    ranges: Vec<(u64, usize)>,
+    /// None if there are no ranges.
+    memory: Option<Private>,
+}
+
+impl Kept {
+    /// Copies these ranges, offset and bytes each.
+    ///
+    /// # Errors
+    /// A range is not in the area, or the system has no memory left.
+    pub fn copy(area: &StagedArea, ranges: &[(u64, u64)]) -> Result<Self, WireError> {
+        let ranges: Vec<(u64, usize)> = ranges.iter().map(|it| (it.0, it.1 as usize)).collect();
+        let total = NonZeroUsize::new(ranges.iter().map(|it| it.1).sum());
+        let mut memory = total.map(Private::new).transpose()?;
+        let mut rest = memory.as_mut().map_or(&mut [][..], Private::bytes_mut);
+        for (offset, len) in &ranges {
+            let (bytes, behind) = rest.split_at_mut(*len);
+            area.read(*offset, bytes)?;
+            rest = behind;
+        }
+        Ok(Self { ranges, memory })
+    }
+
+    /// Writes the ranges to a memory file whose staging area is at `staging`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_to(&self, file: BorrowedFd<'_>, staging: u64) -> Result<(), WireError> {
+        let mut rest = self.memory.as_ref().map_or(&[][..], Private::bytes);
+        for (offset, len) in &self.ranges {
+            let (bytes, behind) = rest.split_at(*len);
+            write_all(file, bytes, staging + offset)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+}
+
+/// Not through a mapping, whose pages would have to be made first.
+fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<(), WireError> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, at) {
+            Ok(0) => return Err(WireError::Layout("it ends before its staging area does")),
+            Ok(written) => (bytes, at) = (&bytes[written..], at + written as u64),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(WireError::io("write what is staged", errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Memory of this process alone.
+#[derive(Debug)]
+struct Private {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory owned by this value.
+unsafe impl Send for Private {}
+// SAFETY: it is written through `&mut` only.
+unsafe impl Sync for Private {}
+
+impl Private {
+    fn new(bytes: NonZeroUsize) -> Result<Self, WireError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes.get(),
+                protection,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|errno| WireError::io("keep what is staged", errno))?;
+        // No huge pages: a system that has to move memory for them took 40 ms.
+        let advice = rustix::mm::Advice::LinuxPopulateWrite;
+        // SAFETY: the range is the new mapping. A system that does not know the advice makes pages as they are touched.
+        let _ = unsafe { rustix::mm::madvise(start, bytes.get(), advice) };
+        let start = NonNull::new(start.cast());
+        let start = start.ok_or(WireError::Layout("it was mapped at address 0"))?;
+        Ok(Self {
+            start,
+            bytes: bytes.get(),
+        })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has that many bytes, and is never written through another reference meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; this reference is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::layout::Layout;
+    use crate::{Config, create};
+
+    #[test]
+    fn ranges_come_back_in_another_file() {
+        let config = Config::default();
+        let files = [(); 2].map(|()| create(&config).expect("a file"));
+        let [from, to] = files
+            .each_ref()
+            .map(|file| StagedArea::open(file.as_fd()).expect("mapped"));
+        let staging = Layout::new(&config).expect("sizes in range").staging;
+        let byte = |at: u64| (at * 7 + (at >> 12)) as u8;
+        let all: Vec<u8> = (0..from.bytes()).map(byte).collect();
+        from.write(0, &all).expect("in the area");
+        let ranges = [
+            (64, 1),
+            (4096, 0),
+            (10_000, (5 << 20) + 3),
+            (from.bytes() - 64, 64),
+        ];
+        let kept = Kept::copy(&from, &ranges).expect("copied");
+        kept.write_to(files[1].as_fd(), staging).expect("written");
+        let mut found = vec![0; all.len()];
+        to.read(0, &mut found).expect("in the area");
+        for (at, byte) in found.iter().enumerate() {
+            let kept = ranges
+                .iter()
+                .any(|(start, len)| (*start..start + len).contains(&(at as u64)));
+            assert_eq!(*byte, if kept { all[at] } else { 0 }, "at {at}");
+        }
+    }
+
+    #[test]
+    fn nothing_takes_no_memory() {
+        let file = create(&Config::default()).expect("a file");
+        let area = StagedArea::open(file.as_fd()).expect("mapped");
+        let kept = Kept::copy(&area, &[]).expect("copied");
+        assert!(kept.memory.is_none());
+        kept.write_to(file.as_fd(), 0).expect("nothing to write");
+    }
+}

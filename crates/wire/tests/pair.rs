@@ -14,7 +14,7 @@ use fermata_abi::op::{
 };
 use fermata_wire::{
     Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, Ticket, WireError, create,
-    renew, touch,
+    renew, staged, touch,
 };
 use proptest::prelude::*;
 
@@ -376,6 +376,29 @@ fn large_answers_use_the_overflow_range_or_are_refused() {
     drop(room);
     producer.close();
     server.join().unwrap();
+}
+
+#[test]
+fn a_program_tells_in_each_memory_file_how_much_it_has_staged() {
+    let config = small();
+    let open = || {
+        let memory = create(&config).unwrap();
+        let (program, worker) = Side::pair().unwrap();
+        let consumer = Consumer::open(memory.as_fd(), Arc::new(Side::new(worker))).unwrap();
+        (memory, Arc::new(Side::new(program)), consumer)
+    };
+    let (memory, side, _consumer) = open();
+    let producer = Producer::open(memory.as_fd(), side).unwrap();
+    assert_eq!(staged(memory.as_fd(), &config), 0);
+    let first = producer.stage(1000).unwrap();
+    drop(producer.stage(3000).unwrap());
+    drop(first);
+    drop(producer.stage(2000).unwrap());
+    assert_eq!(staged(memory.as_fd(), &config), 1024 + 3008);
+    producer.let_go().unwrap();
+    let (memory, side, _consumer) = open();
+    producer.enter(memory.as_fd(), side).unwrap();
+    assert_eq!(staged(memory.as_fd(), &config), 1024 + 3008);
 }
 
 #[test]

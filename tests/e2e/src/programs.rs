@@ -98,6 +98,7 @@ pub const PROGRAMS: &[Program] = &[
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),
     plain("ptrtable", &[], &["--steps", "20000"]),
     plain("batches", &["--steps", "2000"], &["--steps", "20000"]),
+    quick("fed", &[], &["--steps", "2000"]),
     quick("grid", &["--steps", "400"], &["--steps", "20000"]),
     quick("green", &["--steps", "400"], &["--steps", "8000"]),
     plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),

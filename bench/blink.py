@@ -130,7 +130,8 @@ class Run(Succession):
         then = [round(it - asked, 4) for it in times[:STEPS_BACK]]
         coming = ratios(lengths(times, asked + first, asked + arrival["seconds"]), usual)
         return {
-            "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then, "steps_while_data_comes": coming, "data_s": arrival["seconds"],
+            "asked": asked, "restore_command_s": command, "first_step_s": first, "steps_back": then,
+            "steps_while_data_comes": coming, "data_s": arrival["seconds"],
             "data_steps": {it["name"]: [round(it["seconds"], 4), it["bytes"]] for it in arrival["steps"]},
             "host_memory": self.daemon.page_faults()[-1],
             "restore_phases": {it["name"]: round(it["seconds"], 4) for it in back["phases"]},

@@ -4,8 +4,8 @@
 
 Each expert has one GiB: two layers of 4096 by 16384 and their momenta. A step trains one of them and prints "step N" with the time, in
 seconds since 1970; with `--read` it reads its loss, a copy of 4 bytes to the host, and with `--feed` so much of its input, at most
-64 MiB, comes from the host. So much host memory is filled, and rewritten by a thread, so many MB a second. At the end "median", "host bad" with how many blocks of host memory are not as the thread has written
-them, and "digest", of all experts.
+64 MiB, comes from the host. So much host memory is filled, and rewritten by a thread, so many MB a second. At the end "median",
+"host bad" with how many blocks of host memory are not as the thread has written them, and "digest", of all experts.
 """
 
 import argparse

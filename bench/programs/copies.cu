@@ -1,4 +1,5 @@
-// How long small copies of a program wait behind another stream's large ones, by how those are issued: `copies [SECONDS [BYTES [apart]]]`.
+// How long small copies of a program wait behind another stream's large ones, by how those are issued:
+// `copies [SECONDS [BYTES [apart]]]`.
 //
 // One thread is the program: in each step it launches kernels, copies so many bytes (4) the same way as the other thread does, and
 // waits. The other copies 4 MiB at a time between a device and pinned memory, as a checkpoint or a restore does; with `apart` it

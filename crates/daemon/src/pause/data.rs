@@ -54,13 +54,22 @@ pub struct EntryPart {
     pub chunks: String,
 }
 
+/// An entry in the making.
+#[derive(Debug)]
+pub struct NewEntry {
+    /// A folder for each part.
+    pub parts: Vec<PathBuf>,
+    store: Store,
+    /// Keeps chunks of images in the store around, which the parts may refer to, until the entry is complete.
+    _held: SharedLock,
+}
+
 impl Entry {
-    /// Makes the folder, with a store and a folder for each of `parts` parts. Returns the latter, and what keeps chunks of images in the
-    /// store, which the parts may refer to, until the entry is complete.
+    /// Makes the folder, with a store and a folder for each of `parts` parts.
     ///
     /// # Errors
     /// It cannot be made, or is there already.
-    pub fn make(&self, parts: usize) -> Result<(Vec<PathBuf>, SharedLock)> {
+    pub fn make(&self, parts: usize) -> Result<NewEntry> {
         let folder = &self.data.folder;
         let what = || format!("cannot make `{}`", folder.display());
         if let Some(parent) = folder.parent() {
@@ -71,27 +80,31 @@ impl Entry {
             .create(folder)
             .or_fail(FailureKind::User, what)?;
         let store = Store::open(folder, true).map_err(|e| from_store(&e))?;
-        let held = store.share().map_err(|e| from_store(&e))?;
+        let _held = store.share().map_err(|e| from_store(&e))?;
         let parts: Vec<PathBuf> = (1..=parts).map(|it| paused_part(folder, it)).collect();
         for part in &parts {
             fermata_store::make_folder(part).map_err(|e| from_store(&e))?;
         }
-        Ok((parts, held))
+        Ok(NewEntry {
+            parts,
+            store,
+            _held,
+        })
     }
 
-    /// Checks that the parts of these processes are whole, and marks the entry as complete.
+    /// Checks that the parts of these processes are whole, and marks the entry as complete. What is `made` was opened before the
+    /// program stood still, so only the index of what was written since is read.
     ///
     /// # Errors
     /// A part lacks data, or cannot be read.
     pub fn complete(
         mut self,
+        made: &NewEntry,
         served: &[(ProcessId, bool)],
         (totals, devices): (Totals, Vec<DeviceRecord>),
     ) -> Result<Self> {
-        let folder = &self.data.folder;
-        let store = Store::open(folder, false).map_err(|e| from_store(&e))?;
-        for (at, (process, kernels_first)) in served.iter().enumerate() {
-            let digests = store.check_part(&paused_part(folder, at + 1));
+        for ((process, kernels_first), part) in served.iter().zip(&made.parts) {
+            let digests = made.store.check_part(part);
             let digests = digests.map_err(|e| from_store(&e))?;
             self.parts.push(EntryPart {
                 process: *process,

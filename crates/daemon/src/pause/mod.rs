@@ -197,7 +197,7 @@ fn take(
     report: &mut Report<'_>,
 ) -> Result<user::Paused> {
     // No collection of garbage runs until all is recorded.
-    let (folders, _held) = entry.make(served.len())?;
+    let made = entry.make(served.len())?;
     let phases = Phases::start();
     let halt = Halt {
         session,
@@ -210,7 +210,9 @@ fn take(
     let kept = halt.let_go(served).and_then(|()| {
         {
             let report = Mutex::new(&mut *report);
-            phases.time("device", || halt.save(served, (store, &folders), &report))?;
+            phases.time("device", || {
+                halt.save(served, (store, &made.parts), &report)
+            })?;
         }
         let totals = phases.time("finish", || finished(&parked, report))?;
         phases.moved("device", totals.device_bytes + totals.host_bytes);
@@ -219,7 +221,9 @@ fn take(
             .map(|it| (it.detached.process, it.worker.kernels_first))
             .collect();
         let devices = devices_of(parked.iter().map(|it| &*it.worker));
-        let entry = phases.time("check", || entry.complete(&processes, (totals, devices)))?;
+        let entry = phases.time("check", || {
+            entry.complete(&made, &processes, (totals, devices))
+        })?;
         moments::pass("pause-checked");
         keep(session, &parked, &entry)?;
         Ok(entry)

@@ -117,14 +117,15 @@ mod tests {
         let entry = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
         assert!(!entry.data.folder.exists() && entry.data.folder.starts_with(folder.path()));
         entry.remove().expect("nothing is there");
-        assert_eq!(entry.make(2).expect("made").0.len(), 2);
+        let made = entry.make(2).expect("made");
+        assert_eq!(made.parts.len(), 2);
         entry.make(2).expect_err("it is there");
-        let unwritten = entry.clone().complete(&[], Default::default());
+        let unwritten = entry.clone().complete(&made, &[], Default::default());
         assert!(unwritten.expect("no part, nothing missing").complete);
         let process = ProcessId::of(std::process::id()).expect("it runs");
         let missing = entry
             .clone()
-            .complete(&[(process, true)], Default::default());
+            .complete(&made, &[(process, true)], Default::default());
         missing.expect_err("its part is empty");
         let other = Entry::plan(&daemon, &session, Some(&to)).expect("planned");
         assert_ne!(other.data.folder, entry.data.folder);

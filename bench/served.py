@@ -33,7 +33,9 @@ def straight(program, url):
     """What the program answers by itself."""
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as server:
         try:
-            wait_for(lambda: answers(url), "the program's own answer", LIMIT)
+            wait_for(lambda: answers(url) or server.poll() is not None, "the program's own answer", LIMIT)
+            if server.poll() is not None:
+                sys.exit(f"`{program[0]}` has ended with status {server.returncode} before it answered")
             return answers(url)
         finally:
             server.kill()
@@ -49,9 +51,10 @@ def main():
     arguments.add_argument("--pause", type=float, default=8)
     arguments.add_argument("--requests", type=int, default=200)
     arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-served"))
-    arguments.add_argument("program", nargs="*")
-    given = arguments.parse_args()
-    program = given.program or [sys.executable, str(HERE / "frameworks" / "server.py"), str(given.port - 1)]
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    given = arguments.parse_args(words[:at])
+    program = words[at + 1 :] or [sys.executable, str(HERE / "frameworks" / "server.py"), str(given.port - 1)]
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
     expected = given.work / "expected"
@@ -68,7 +71,7 @@ def main():
         for option in ("rate", "pause", "requests"):
             asked += [f"--{option}", str(getattr(given, option))]
         subprocess.run(asked, timeout=LIMIT, check=True)
-        report = json.loads(given.report.read_text()) | {"program": program[1:] or program, "common_memory": True, "most": 4, "keep": 2}
+        report = json.loads(given.report.read_text()) | {"program": [pathlib.Path(it).name for it in program], "common_memory": True, "most": 4, "keep": 2}
         given.report.write_text(json.dumps(report, indent=1))
     finally:
         if front:

@@ -4,53 +4,64 @@
 //! copies for an image while the program runs leaves gaps (decision 064).
 
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Op, Place};
+use fermata_graph::{Copy, CopyEnd, Graph, NodeKind};
+use fermata_state::Session;
 
-/// The way of a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From a device to the host.
-    ToHost,
-    /// From the host to a device.
-    ToDevice,
-}
-
-fn on_device(address: &Address) -> bool {
-    (DEVICE_BASE..DEVICE_END).contains(address)
+fn on_device(address: Address) -> bool {
+    (DEVICE_BASE..DEVICE_END).contains(&address)
 }
 
 fn is_on_device(place: &Place<'_>) -> bool {
     match place {
-        Place::Address(address) => on_device(address),
+        Place::Address(address) => on_device(*address),
         Place::Array { .. } => true,
         Place::Blob(_) => false,
     }
 }
 
-/// Which way an operation moves data over the link; none if it does not.
-pub(crate) fn way_of(op: &Op<'_>) -> Option<Way> {
-    let (Op::Copy { to, from, .. } | Op::Copy3d { to, from, .. }) = op else {
-        return None;
-    };
-    match (is_on_device(from), is_on_device(to)) {
-        (true, false) => Some(Way::ToHost),
-        (false, true) => Some(Way::ToDevice),
-        _ => None,
+fn end_is_on_device(end: &CopyEnd) -> bool {
+    end.array().is_some() || on_device(Address::from_raw(end.address))
+}
+
+/// Bytes that an operation by itself moves between device and host.
+pub(crate) fn bytes(op: &Op<'_>) -> u64 {
+    match op {
+        Op::Copy { to, from, len, .. } if is_on_device(to) != is_on_device(from) => *len,
+        _ => 0,
     }
 }
 
-/// Bytes that an operation moves between device and host.
-pub(crate) fn bytes(op: &Op<'_>) -> u64 {
+/// Whether an operation copies from the host to a device.
+pub(crate) fn copies_to_device(op: &Op<'_>, session: &Session) -> bool {
     match op {
-        Op::Copy { len, .. } if way_of(op).is_some() => *len,
-        _ => 0,
+        Op::Copy { to, from, .. } | Op::Copy3d { to, from, .. } => {
+            is_on_device(to) && !is_on_device(from)
+        }
+        Op::GraphLaunch { exec, .. } => {
+            let executable = session.executables.get(*exec);
+            executable.is_ok_and(|it| graph_copies_to_device(&it.graph))
+        }
+        _ => false,
     }
+}
+
+fn graph_copies_to_device(graph: &Graph) -> bool {
+    let copies = |copy: &Copy| end_is_on_device(&copy.dst) && !end_is_on_device(&copy.src);
+    graph.nodes().any(|(_, node)| {
+        let mut inside = node.kind.graphs().iter();
+        matches!(&node.kind, NodeKind::Memcpy(copy) if copies(copy))
+            || inside.any(|it| graph_copies_to_device(it))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use fermata_abi::op::{ArrayId, Blob, ContextId, StreamId, StreamRef};
+    use fermata_graph::Place as End;
 
     use super::*;
+
+    const HOST: u64 = 0x1000;
 
     fn copy(to: Place<'static>, from: Place<'static>) -> Op<'static> {
         Op::Copy {
@@ -66,7 +77,8 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_between_device_and_host_has_a_way() {
+    fn a_copy_between_device_and_host_uses_the_link() {
+        let session = Session::default();
         let device = || Place::Address(DEVICE_BASE);
         let array = || Place::Array {
             array: ArrayId::from_raw(1),
@@ -74,19 +86,45 @@ mod tests {
             y: 0,
             z: 0,
         };
-        let pinned = || Place::Address(Address::from_raw(0x1000));
+        let pinned = || Place::Address(Address::from_raw(HOST));
         let message = || Place::Blob(Blob::Inline(&[0; 4]));
         for there in [device, array] {
             for here in [message, pinned] {
-                assert_eq!(way_of(&copy(here(), there())), Some(Way::ToHost));
-                assert_eq!(way_of(&copy(there(), here())), Some(Way::ToDevice));
-                assert_eq!(bytes(&copy(here(), there())), 4);
+                let (up, down) = (copy(there(), here()), copy(here(), there()));
+                assert_eq!((bytes(&up), bytes(&down)), (4, 4));
+                assert!(copies_to_device(&up, &session) && !copies_to_device(&down, &session));
             }
             for other in [device, array] {
-                assert_eq!(way_of(&copy(other(), there())), None);
-                assert_eq!(bytes(&copy(other(), there())), 0);
+                let within = copy(other(), there());
+                assert!(bytes(&within) == 0 && !copies_to_device(&within, &session));
             }
         }
-        assert_eq!(way_of(&copy(pinned(), message())), None);
+        assert_eq!(bytes(&copy(pinned(), message())), 0);
+    }
+
+    #[test]
+    fn a_node_that_copies_to_the_device_is_found_also_in_an_inner_graph() {
+        let of = |dst, src| {
+            let mut graph = Graph::new();
+            let node = NodeKind::Memcpy(Copy::linear(dst, src, 8));
+            graph.add(node, &[]).expect("a first node");
+            let mut around = Graph::new();
+            let inner = NodeKind::ChildGraph(Box::new(graph.clone()));
+            around.add(inner, &[]).expect("a first node");
+            (graph, around)
+        };
+        let device = CopyEnd::linear(End::Unified, DEVICE_BASE.raw());
+        let array = CopyEnd::of_array(ArrayId::from_raw(1));
+        let host = CopyEnd::linear(End::Host, HOST);
+        for (dst, src, copies) in [
+            (device, host, true),
+            (array, host, true),
+            (host, device, false),
+            (device, array, false),
+        ] {
+            let (graph, around) = of(dst, src);
+            assert_eq!(graph_copies_to_device(&graph), copies);
+            assert_eq!(graph_copies_to_device(&around), copies);
+        }
     }
 }

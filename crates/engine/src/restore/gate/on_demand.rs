@@ -22,7 +22,7 @@ use fermata_abi::op::{Address, ExecId, FunctionId, Launch, MemoryId, Op, StreamR
 use fermata_device::DriverError;
 
 use crate::access::{AccessSet, Predictor, Range, Target, kernels_of};
-use crate::link::{self, Way};
+use crate::link;
 use crate::restore::blocks::Blocks;
 use crate::restore::common::claims::Claims;
 use crate::restore::gate::relearning::Relearning;
@@ -259,7 +259,7 @@ impl OnDemand {
         let needs = match self.waits.take() {
             Some(needs) => needs,
             None => {
-                if link::way_of(op) == Some(Way::ToDevice) {
+                if !self.schedule.shares_link() && link::copies_to_device(op, &site.session) {
                     self.schedule.share_link();
                 }
                 let needs = self.needs(site, op);

@@ -132,6 +132,7 @@ fn bytes(address: IpAddr) -> [u8; 16] {
 mod tests {
     use std::io::Read as _;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
 
     use rustix::net::bind;
 
@@ -143,6 +144,15 @@ mod tests {
         IpAddr::V6(Ipv6Addr::LOCALHOST),
     ];
 
+    /// A socket for a connection from or to such an address.
+    fn tcp(ip: IpAddr) -> OwnedFd {
+        let family = match ip {
+            IpAddr::V4(_) => AddressFamily::INET,
+            IpAddr::V6(_) => AddressFamily::INET6,
+        };
+        socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket")
+    }
+
     fn is_remembered(ends: Ends) -> bool {
         live::ended().contains(&ends)
     }
@@ -153,7 +163,11 @@ mod tests {
         // Without the option that this listener has, as most programs make theirs.
         sockopt::set_socket_reuseaddr(&listener, false).expect("set");
         let at = listener.local_addr().expect("an address");
-        let client = TcpStream::connect(at).expect("connected");
+        // At a port of its own: one that the kernel picks for a connection may be that of others, too, which go elsewhere.
+        let client = tcp(ip);
+        bind(&client, &SocketAddr::new(ip, 0)).expect("bound");
+        rustix::net::connect(&client, &at).expect("connected");
+        let client = TcpStream::from(client);
         let other = client.local_addr().expect("an address");
         let (accepted, _) = listener.accept().expect("accepted");
         let (first, mut second) = match by_listener {
@@ -190,12 +204,7 @@ mod tests {
     }
 
     fn bind_again(at: SocketAddr) -> rustix::io::Result<()> {
-        let family = if at.is_ipv4() {
-            AddressFamily::INET
-        } else {
-            AddressFamily::INET6
-        };
-        let again = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let again = tcp(at.ip());
         sockopt::set_socket_reuseaddr(&again, true)?;
         bind(&again, &at)
     }
@@ -224,12 +233,7 @@ mod tests {
             assert!(!is_remembered(ends), "{ends}");
             // Of other addresses nothing is forgotten.
             assert!(is_remembered(other), "{other}");
-            let family = match ip {
-                IpAddr::V4(_) => AddressFamily::INET,
-                IpAddr::V6(_) => AddressFamily::INET6,
-            };
-            let flags = SocketFlags::CLOEXEC;
-            let again = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
+            let again = tcp(ip);
             bind(&again, &ends.own).expect("bound");
             rustix::net::connect(&again, &ends.other).expect("connected again");
             drop(listener);

@@ -50,7 +50,7 @@ fn graph_copies_to_device(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         let mut inside = node.kind.graphs().iter();
         matches!(&node.kind, NodeKind::Memcpy(copy) if copies(copy))
-            || inside.any(|it| graph_copies_to_device(it))
+            || inside.any(graph_copies_to_device)
     })
 }
 

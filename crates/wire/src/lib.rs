@@ -30,6 +30,7 @@ mod error;
 mod kept;
 #[cfg(not(loom))]
 mod launch;
+#[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
 mod message;

@@ -3,24 +3,20 @@
 //! A device has an engine for each way, which serves a stream as long as that has copies that are ready, and only then another. So whoever
 //! copies for an image while the program runs leaves gaps (decision 064).
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Op, Place};
+use fermata_abi::op::{Address, Op, Place};
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind};
 use fermata_state::Session;
 
-fn on_device(address: Address) -> bool {
-    (DEVICE_BASE..DEVICE_END).contains(&address)
-}
-
 fn is_on_device(place: &Place<'_>) -> bool {
     match place {
-        Place::Address(address) => on_device(*address),
+        Place::Address(address) => address.is_on_device(),
         Place::Array { .. } => true,
         Place::Blob(_) => false,
     }
 }
 
 fn end_is_on_device(end: &CopyEnd) -> bool {
-    end.array().is_some() || on_device(Address::from_raw(end.address))
+    end.array().is_some() || Address::from_raw(end.address).is_on_device()
 }
 
 /// Bytes that an operation by itself moves between device and host.
@@ -56,7 +52,7 @@ fn graph_copies_to_device(graph: &Graph) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fermata_abi::op::{ArrayId, Blob, ContextId, StreamId, StreamRef};
+    use fermata_abi::op::{ArrayId, Blob, ContextId, DEVICE_BASE, StreamId, StreamRef};
     use fermata_graph::Place as End;
 
     use super::*;

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
+use fermata_abi::op::Address;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the longest copy that is examined, and of the memory behind a pointer in which tables are looked for.
@@ -189,7 +189,7 @@ impl From<Vec<Listed>> for Pointers {
             for (offset, pointer) in table {
                 let place = start.saturating_add(u64::from(offset));
                 let fits = place.is_multiple_of(WORD) && u64::from(offset) < LONGEST_TABLE;
-                if fits && (DEVICE_BASE..DEVICE_END).contains(&place) && pointer.is_of_sessions() {
+                if fits && place.is_on_device() && pointer.is_of_sessions() {
                     pointers.forget(place, WORD);
                     found.insert(place, pointer);
                 }
@@ -208,7 +208,7 @@ impl From<Pointers> for Vec<Listed> {
 
 #[cfg(test)]
 mod tests {
-    use fermata_abi::op::HOST_BASE;
+    use fermata_abi::op::{DEVICE_BASE, HOST_BASE};
 
     use super::*;
 

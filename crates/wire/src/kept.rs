@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::shm::write_at;
 use crate::{StagedArea, WireError};
 
 /// Ranges of a staging area, with their bytes.
@@ -46,24 +47,11 @@ impl Kept {
         let mut rest = self.memory.as_ref().map_or(&[][..], Private::bytes);
         for (offset, len) in &self.ranges {
             let (bytes, behind) = rest.split_at(*len);
-            write_all(file, bytes, staging + offset)?;
+            write_at(file, bytes, staging + offset, "write what is staged")?;
             rest = behind;
         }
         Ok(())
     }
-}
-
-/// Not through a mapping, whose pages would have to be made first.
-fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<(), WireError> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, at) {
-            Ok(0) => return Err(WireError::Layout("it ends before its staging area does")),
-            Ok(written) => (bytes, at) = (&bytes[written..], at + written as u64),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(WireError::io("write what is staged", errno)),
-        }
-    }
-    Ok(())
 }
 
 /// Memory of this process alone.

@@ -30,12 +30,7 @@ pub fn create(config: &Config) -> Result<OwnedFd, WireError> {
         .map_err(|errno| WireError::io("size the ring's memory", errno))?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|errno| WireError::io("seal the ring's memory", errno))?;
-    let header = layout.encode();
-    let written = rustix::io::pwrite(&fd, &header, 0)
-        .map_err(|errno| WireError::io("write the ring's header", errno))?;
-    if written != header.len() {
-        return Err(WireError::Layout("its header could not be written whole"));
-    }
+    write_header(fd.as_fd(), &layout)?;
     Ok(fd)
 }
 
@@ -52,11 +47,11 @@ pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
     let mut at = layout.staging;
     while at < end {
         let part = &zeros[..PART.min(end - at) as usize];
-        match rustix::io::pwrite(fd, part, at) {
-            Ok(written) if written > 0 => at += written as u64,
+        if write_at(fd, part, at, "make pages").is_err() {
             // What is not made now is when it is used.
-            _ => return,
+            return;
         }
+        at += part.len() as u64;
     }
 }
 
@@ -75,12 +70,30 @@ pub fn renew(fd: BorrowedFd<'_>, config: &Config) -> Result<(), WireError> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, flags, 0, layout.staging)
         .map_err(|errno| WireError::io("empty the ring", errno))?;
-    let header = layout.encode();
-    match rustix::io::pwrite(fd, &header, 0) {
-        Ok(written) if written == header.len() => Ok(()),
-        Ok(_) => Err(WireError::Layout("its header could not be written whole")),
-        Err(errno) => Err(WireError::io("write the ring's header", errno)),
+    write_header(fd, &layout)
+}
+
+fn write_header(fd: BorrowedFd<'_>, layout: &Layout) -> Result<(), WireError> {
+    write_at(fd, &layout.encode(), 0, "write the ring's header")
+}
+
+/// Writes all of `bytes` at `at`, not through a mapping, whose pages would have to be made first; `what` is what an error says
+/// that could not be done.
+pub(crate) fn write_at(
+    fd: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut at: u64,
+    what: &'static str,
+) -> Result<(), WireError> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, at) {
+            Ok(0) => return Err(WireError::Layout("it takes no more bytes")),
+            Ok(written) => (bytes, at) = (&bytes[written..], at + written as u64),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(WireError::io(what, errno)),
+        }
     }
+    Ok(())
 }
 
 /// How much of the staging area the attached program has used so far, all from its start on; as far as the program tells.

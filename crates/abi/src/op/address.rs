@@ -89,11 +89,16 @@ impl Address {
         Self(self.0 - self.0 % align)
     }
 
+    /// Whether it lies in the device range.
+    #[inline]
+    pub const fn is_on_device(self) -> bool {
+        DEVICE_BASE.0 <= self.0 && self.0 < DEVICE_END.0
+    }
+
     /// Whether it lies where all addresses lie that a session gives out: in the device range or in the host range.
     #[inline]
     pub const fn is_of_sessions(self) -> bool {
-        let device = DEVICE_BASE.0 <= self.0 && self.0 < DEVICE_END.0;
-        device || (HOST_BASE.0 <= self.0 && self.0 < HOST_END.0)
+        self.is_on_device() || (HOST_BASE.0 <= self.0 && self.0 < HOST_END.0)
     }
 
     /// Whether it is a multiple of `align`, which is not 0.

@@ -24,7 +24,7 @@ use crate::open_files::input;
 use crate::open_files::tcp::dumped::{self, Unusable};
 use crate::open_files::tcp::live;
 use crate::open_files::temporary;
-use crate::proc::{self, ProcessId};
+use crate::proc;
 use crate::progress::Report;
 use crate::session::{Served, output};
 use crate::worker::texts;
@@ -152,18 +152,15 @@ impl Taking<'_> {
         })
     }
 
-    /// How many bytes of a process are staged at most.
-    fn staged_by(&self, process: ProcessId) -> u64 {
-        let served = self.session.lock().served();
-        let served = served.iter().find(|it| it.agent.process == process);
-        served.map_or(0, |it| it.worker.staged_bytes())
-    }
-
     /// Has processes tracked and copied that have come since; how many.
     fn take_in(&self, copy: &mut HostCopy) -> usize {
         let (helper, draft) = (self.criu.helper(), self.draft.path());
         let new = copy.take_in(helper, self.root.pid, draft, &|text| self.note(text));
-        copy.note_staged(|process| self.staged_by(process));
+        let served = self.session.lock().served();
+        copy.note_staged(|process| {
+            let served = served.iter().find(|it| it.agent.process == process);
+            served.map_or(0, |it| it.worker.staged_bytes())
+        });
         if new > 0 {
             info!(session = %self.session.name, new, "memory of processes that have just begun is copied ahead, too");
         }

@@ -1,6 +1,6 @@
 //! Finds the memory of a session that contains an address.
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, HostKind};
+use fermata_abi::op::{Address, HostKind};
 use fermata_state::Session;
 
 use super::{Range, Target};
@@ -25,7 +25,7 @@ impl Places {
         if address < LOWEST {
             return None;
         }
-        if (DEVICE_BASE..DEVICE_END).contains(&address) {
+        if address.is_on_device() {
             return allocation(session, address).or_else(|| mapping(session, address));
         }
         host_region(session, address).or_else(|| self.variable(session, address))
@@ -37,7 +37,7 @@ impl Places {
         if self.around(session, address).is_some() {
             return Named::Memory(address);
         }
-        if !(DEVICE_BASE..DEVICE_END).contains(&address) {
+        if !address.is_on_device() {
             return Named::Nothing;
         }
         let before = address.saturating_sub(1);

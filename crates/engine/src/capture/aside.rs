@@ -1,6 +1,6 @@
 //! Copies the program's memory to a pool on the same device.
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
+use fermata_abi::op::Address;
 use fermata_device::{Driver, DriverError, StreamHandle};
 
 use super::map::{Slot, address_of};
@@ -18,7 +18,7 @@ pub(crate) fn copy_aside(
     for (index, to) in aside {
         let piece = piece(*index);
         let (from, bytes) = (address_of(&piece), piece.len as u64);
-        let ours = (DEVICE_BASE..DEVICE_END).contains(&from);
+        let ours = from.is_on_device();
         match &mut run {
             Some((run_to, run_from, len))
                 if ours && *run_to + *len == *to && *run_from + *len == from =>

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
+use fermata_abi::op::Address;
 
 use crate::access::{AccessSet, Target};
 
@@ -29,7 +29,7 @@ impl FirstUse {
                 Target::Around(address) => *address,
                 Target::Array(_) => continue,
             };
-            if (DEVICE_BASE..DEVICE_END).contains(&address) && self.seen.insert(address) {
+            if address.is_on_device() && self.seen.insert(address) {
                 self.order.push(address);
             }
         }

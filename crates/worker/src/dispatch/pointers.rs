@@ -1,7 +1,7 @@
 //! Records pointers that copies bring into device memory, because kernels reach buffers through them that no parameter
 //! names.
 
-use fermata_abi::op::{Address, Blob, DEVICE_BASE, DEVICE_END, Place};
+use fermata_abi::op::{Address, Blob, Place};
 use fermata_state::{LONGEST_TABLE, Pointers, TABLE_HEAD};
 
 use crate::server::Server;
@@ -9,7 +9,7 @@ use crate::server::Server;
 impl Server {
     /// Records the pointers in bytes that have been copied to `to`.
     pub(super) fn note_bytes(&mut self, to: Address, bytes: &[u8]) {
-        if !is_on_device(to) {
+        if !to.is_on_device() {
             return;
         }
         let pointers = &mut self.site.session.pointers;
@@ -21,11 +21,11 @@ impl Server {
 
     /// Records the pointers in memory that has been copied from one address to another.
     pub(super) fn note_copy(&mut self, to: Address, from: Address, len: u64) {
-        if !is_on_device(to) {
+        if !to.is_on_device() {
             return;
         }
         let session = &mut self.site.session;
-        if is_on_device(from) {
+        if from.is_on_device() {
             session.pointers.copy(to, from, len);
             return;
         }
@@ -52,7 +52,7 @@ impl Server {
             return None;
         };
         let read = |len: u64| self.staging.copy_out(*offset, len).ok();
-        let bytes = is_on_device(*to).then(|| table(len, read)).flatten();
+        let bytes = to.is_on_device().then(|| table(len, read)).flatten();
         Some(match bytes {
             Some(bytes) => Noted::Bytes(*to, bytes),
             None => Noted::Other(*to, len),
@@ -90,8 +90,4 @@ fn table(len: u64, read: impl Fn(u64) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
         true => Some(head),
         false => read(len),
     }
-}
-
-fn is_on_device(address: Address) -> bool {
-    (DEVICE_BASE..DEVICE_END).contains(&address)
 }

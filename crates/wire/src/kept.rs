@@ -1,20 +1,52 @@
 //! What threads have staged, while the program has no memory file: bytes in private memory, for the next file.
 //!
 //! A stop waits for both copies of it. So each byte is copied once in either direction, the pages of the private memory are made with
-//! one call, and the next file is written by system calls, which need no pages of a mapping.
+//! one call, and the next file is written by system calls, which need no pages of a mapping. A program that goes on with its worker
+//! comes back to the file that it has let go of, where the bytes still are. It knows it by a name, made anew each time, that is in the
+//! header from then on until it comes back.
 
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::layout::KEPT_AT;
 use crate::shm::write_at;
 use crate::{StagedArea, WireError};
+
+/// Of what was kept; 0 is none.
+type Name = [u64; 2];
+
+/// A name that nothing else has; none if the system has no random numbers.
+fn new_name() -> Name {
+    let mut name = [0; 16];
+    match getrandom(&mut name[..], GetRandomFlags::NONBLOCK) {
+        Ok(16) => {
+            let (one, other) = name.split_at(8);
+            [one, other].map(|half| half.iter().fold(0, |word, it| word << 8 | u64::from(*it)))
+        }
+        _ => Name::default(),
+    }
+}
+
+/// Names what lies in a staging area; `Name::default()`: it may change from now on.
+pub(crate) fn name(area: &StagedArea, name: Name) {
+    area.0.word64(KEPT_AT).store(name[0], Ordering::Relaxed);
+    area.0.word64(KEPT_AT + 8).store(name[1], Ordering::Relaxed);
+}
+
+fn name_of(area: &StagedArea) -> Name {
+    [KEPT_AT, KEPT_AT + 8].map(|at| area.0.word64(at).load(Ordering::Relaxed))
+}
 
 /// Ranges of a staging area, with their bytes.
 #[derive(Debug)]
 pub(crate) struct Kept {
+    /// In the file that it was copied from.
+    name: Name,
     /// Offset of each range in the area, and its bytes, which lie in `memory` in this order.
     ranges: Vec<(u64, usize)>,
     /// None if there are no ranges.
@@ -22,7 +54,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Copies these ranges, offset and bytes each.
+    /// Copies these ranges, offset and bytes each, and names what lies in `area`, which nobody may write to any more.
     ///
     /// # Errors
     /// A range is not in the area, or the system has no memory left.
@@ -36,7 +68,18 @@ impl Kept {
             area.read(*offset, bytes)?;
             rest = behind;
         }
-        Ok(Self { ranges, memory })
+        let made = new_name();
+        name(area, made);
+        Ok(Self {
+            name: made,
+            ranges,
+            memory,
+        })
+    }
+
+    /// Whether the file of `area` is the one that this was copied from, and has not changed since.
+    pub fn is_in(&self, area: &StagedArea) -> bool {
+        self.name != Name::default() && name_of(area) == self.name
     }
 
     /// Writes the ranges to a memory file whose staging area is at `staging`.
@@ -144,6 +187,31 @@ mod tests {
                 .any(|(start, len)| (*start..start + len).contains(&(at as u64)));
             assert_eq!(*byte, if kept { all[at] } else { 0 }, "at {at}");
         }
+    }
+
+    #[test]
+    fn a_file_is_known_until_its_staging_area_may_change() {
+        let config = Config::default();
+        let (file, other) = (
+            create(&config).expect("a file"),
+            create(&config).expect("a file"),
+        );
+        let [area, elsewhere] =
+            [&file, &other].map(|it| StagedArea::open(it.as_fd()).expect("mapped"));
+        let kept = Kept::copy(&area, &[(0, 100)]).expect("copied");
+        assert!(kept.is_in(&area) && !kept.is_in(&elsewhere));
+        crate::renew(file.as_fd(), &config).expect("made new");
+        assert!(kept.is_in(&area));
+        // Another program has let go of it since.
+        let others = Kept::copy(&area, &[(0, 100)]).expect("copied");
+        assert!(others.is_in(&area) && !kept.is_in(&area));
+        crate::touch(file.as_fd(), &config);
+        assert!(!others.is_in(&area));
+        let nameless = Kept {
+            name: Name::default(),
+            ..others
+        };
+        assert!(!nameless.is_in(&elsewhere));
     }
 
     #[test]

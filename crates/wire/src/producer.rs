@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::barrier::Light;
 use crate::callbacks;
-use crate::kept::Kept;
+use crate::kept::{self, Kept};
 use crate::launch::{self, BareLaunch};
 use crate::layout::{
     BARRIER_AT, CORES_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
@@ -60,6 +60,8 @@ pub struct Producer {
     staging: StagingPool,
     /// What is staged, while there is no memory file.
     kept: Mutex<Option<Kept>>,
+    /// What was, until [`Producer::tidy`].
+    spent: Mutex<Option<Kept>>,
     spin: Spin,
     /// Of waits for host callbacks.
     calls: Spin,
@@ -127,11 +129,14 @@ impl Producer {
         let slots = (0..count as u16).rev().map(free).collect();
         map.populate(map.layout().ring, NEAR.min(map.layout().ring_bytes));
         let its_cores = map.word32(CORES_AT).load(Ordering::Relaxed) as usize;
+        let area = StagedArea(map.clone());
+        kept::name(&area, Default::default());
         map.word32(PROGRAM_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
-            staging: StagingPool::new(StagedArea(map.clone())),
-            kept: Mutex::new(None),
+            staging: StagingPool::new(area),
+            kept: Mutex::default(),
+            spent: Mutex::default(),
             map,
             side: RwLock::new(Some(side)),
             rest: |_| (),
@@ -188,11 +193,15 @@ impl Producer {
         }
         let mut kept = self.kept.lock();
         self.map.enter(memory)?;
-        if let Some(bytes) = &*kept {
+        let area = StagedArea(self.map.clone());
+        if let Some(bytes) = &*kept
+            && !bytes.is_in(&area)
+        {
             let written = bytes.write_to(memory, self.map.layout().staging);
             written.or_else(|error| self.map.leave().and(Err(error)))?;
         }
-        *kept = None;
+        kept::name(&area, Default::default());
+        *self.spent.lock() = kept.take();
         drop(kept);
         self.staging.tell();
         self.map.populate(
@@ -203,6 +212,12 @@ impl Producer {
         self.barrier.forget();
         *self.side.write() = Some(side);
         Ok(())
+    }
+
+    /// Frees what lay in private memory while there was no memory file: thousands of pages, for which no thread needs to wait.
+    pub fn tidy(&self) {
+        let spent = self.spent.lock().take();
+        drop(spent);
     }
 
     /// Says that the program is there.

@@ -15,7 +15,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
-use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, Layout, STAGED_AT};
+use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, KEPT_AT, Layout, STAGED_AT};
+
+/// Bytes of the name at [`KEPT_AT`].
+const KEPT_BYTES: usize = 16;
 
 /// A new memory file for one session, of sealed size, with its header written.
 ///
@@ -41,6 +44,16 @@ pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
     let Ok(layout) = Layout::new(config) else {
         return;
     };
+    if write_at(
+        fd,
+        &[0; KEPT_BYTES],
+        KEPT_AT as u64,
+        "forget what was staged",
+    )
+    .is_err()
+    {
+        return;
+    }
     // Pages that are only set aside are cleared when they are used, which is what takes time.
     let zeros = vec![0; PART as usize];
     let end = layout.staging + layout.staging_bytes;
@@ -55,8 +68,9 @@ pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
     }
 }
 
-/// Makes a memory file that has been used as [`create`] made it, but for the staging area: its pages stay, so
-/// that a worker that has registered them with a driver can go on with them. No process may be attached.
+/// Makes a memory file that has been used as [`create`] made it, but for the staging area: its pages stay, so that a worker that has
+/// registered them with a driver can go on with them. What lies there stays, too, with the name that the last program gave it. No
+/// process may be attached.
 ///
 /// # Errors
 /// It is not one of this `config`, or cannot be written.
@@ -67,10 +81,14 @@ pub fn renew(fd: BorrowedFd<'_>, config: &Config) -> Result<(), WireError> {
     if u64::try_from(stat.st_size) != Ok(layout.total()) {
         return Err(WireError::Layout("it was made with other sizes"));
     }
+    let mut name = [0; KEPT_BYTES];
+    let read = rustix::io::pread(fd, &mut name, KEPT_AT as u64)
+        .map_err(|errno| WireError::io("read the ring's header", errno))?;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, flags, 0, layout.staging)
         .map_err(|errno| WireError::io("empty the ring", errno))?;
-    write_header(fd, &layout)
+    write_header(fd, &layout)?;
+    write_at(fd, &name[..read], KEPT_AT as u64, "name what is staged")
 }
 
 fn write_header(fd: BorrowedFd<'_>, layout: &Layout) -> Result<(), WireError> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -672,6 +672,61 @@ fn rest(done: &dyn Fn() -> bool) {
     while STOPPED.load(Ordering::Acquire) && !done() {
         thread::sleep(Duration::from_micros(100));
     }
+}
+
+#[test]
+fn staged_bytes_are_written_to_another_file_and_left_in_the_same() {
+    let config = small();
+    let memory = create(&config).unwrap();
+    let attach = |file: &OwnedFd| {
+        let (program, worker) = Side::pair().unwrap();
+        let worker = Arc::new(Side::new(worker));
+        let consumer = Consumer::open(file.as_fd(), worker).unwrap();
+        (Arc::new(Side::new(program)), consumer)
+    };
+    let (side, consumer) = attach(&memory);
+    let producer = Producer::open(memory.as_fd(), side).unwrap();
+    let staged = producer.stage(100).unwrap();
+    // SAFETY: the range is 100 bytes, and this thread's own.
+    unsafe { staged.address().write_bytes(7, 100) };
+    producer.let_go().unwrap();
+    // Not what a worker does: it shows here whether the bytes are written again.
+    consumer.staging().write(staged.offset(), &[8; 50]).unwrap();
+    drop(consumer);
+    renew(memory.as_fd(), &config).unwrap();
+    let (side, consumer) = attach(&memory);
+    producer.enter(memory.as_fd(), side).unwrap();
+    producer.tidy();
+    let mut bytes = [0; 100];
+    consumer
+        .staging()
+        .read(staged.offset(), &mut bytes)
+        .unwrap();
+    assert_eq!(bytes, [[8; 50], [7; 50]].concat()[..]);
+
+    // Elsewhere they are missing; and so they are where something else has been meanwhile.
+    producer.let_go().unwrap();
+    let other = create(&config).unwrap();
+    let (side, consumer) = attach(&other);
+    producer.enter(other.as_fd(), side).unwrap();
+    consumer
+        .staging()
+        .read(staged.offset(), &mut bytes)
+        .unwrap();
+    assert_eq!(bytes, [[8; 50], [7; 50]].concat()[..]);
+    consumer
+        .staging()
+        .write(staged.offset(), &[9; 100])
+        .unwrap();
+    producer.let_go().unwrap();
+    renew(memory.as_fd(), &config).unwrap();
+    let (side, consumer) = attach(&memory);
+    producer.enter(memory.as_fd(), side).unwrap();
+    consumer
+        .staging()
+        .read(staged.offset(), &mut bytes)
+        .unwrap();
+    assert_eq!(bytes, [9; 100]);
 }
 
 #[test]

@@ -313,6 +313,9 @@ fn follow(summons: &wake::Summons) -> Result<Attached, String> {
     }
     // If the daemon has ended meanwhile, the next receive notices; the program runs.
     let _ = go_on(&control);
+    if let Ok(link) = link::current() {
+        link.producer.tidy();
+    }
     Ok(control)
 }
 

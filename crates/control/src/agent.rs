@@ -5,6 +5,7 @@
 //!     │ Hello ──────────────────────► │   (first use of CUDA, or after Wake)
 //!     │ ◄──────────────────── Welcome │   + descriptors: ring, side socket
 //!     │            running            │
+//!     │ ◄──────────────────── Prepare │   memory for what is staged, while the program still runs; not answered
 //!     │ ◄──────────────────── Quiesce │
 //!     │ Quiesced / Refused ─────────► │   every thread parked, ring drained, GPU idle
 //!     │ ◄──────── Detach   or  Resume │
@@ -96,6 +97,9 @@ pub enum FromAgent {
         /// Whether it says [`FromAgent::Mapped`] after a Welcome that does not resume.
         #[serde(default)]
         says_mapped: bool,
+        /// Whether it knows [`ToAgent::Prepare`].
+        #[serde(default)]
+        prepares: bool,
         /// What it is to see; one that comes back has said it before.
         #[serde(default)]
         visible: Option<Sight>,
@@ -135,6 +139,9 @@ pub enum FromAgent {
         token: String,
         /// Address of the [`wake_block`] in the program.
         wake_block: u64,
+        /// Whether it knows [`ToAgent::Prepare`].
+        #[serde(default)]
+        prepares: bool,
     },
 }
 
@@ -160,6 +167,9 @@ pub enum ToAgent {
     Later,
     /// As [`Self::Later`], because the session is paused, for as long as its user wants.
     Paused,
+    /// A stop is about to begin: make ready what takes time, as far as it is known. Not answered. For agents that say that they
+    /// know it.
+    Prepare,
     /// Park every thread, drain, synchronise.
     Quiesce {
         /// Give up after this many milliseconds.

@@ -511,6 +511,7 @@ fn hostile_bytes_end_only_their_own_connection() {
         wake_block: 0,
         reattach: false,
         says_mapped: false,
+        prepares: false,
         visible: None,
     };
     let socket = daemon.path().join("run/agent.sock");

@@ -17,6 +17,9 @@ use crate::layout::KEPT_AT;
 use crate::shm::write_at;
 use crate::{StagedArea, WireError};
 
+/// Of the processors; with larger pages none of memory that was made ready is given back early.
+const PAGE: usize = 4096;
+
 /// Of what was kept; 0 is none.
 type Name = [u64; 2];
 
@@ -42,6 +45,17 @@ fn name_of(area: &StagedArea) -> Name {
     [KEPT_AT, KEPT_AT + 8].map(|at| area.0.word64(at).load(Ordering::Relaxed))
 }
 
+/// What a producer keeps, and memory for it.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    /// What is staged, while there is no memory file.
+    pub kept: Option<Kept>,
+    /// Memory for the next stop, made while threads ran.
+    pub ready: Option<Private>,
+    /// What has been written to a memory file again, until somebody has time to free it.
+    pub spent: Option<Kept>,
+}
+
 /// Ranges of a staging area, with their bytes.
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -54,14 +68,23 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Copies these ranges, offset and bytes each, and names what lies in `area`, which nobody may write to any more.
+    /// Copies these ranges, offset and bytes each, into memory that is `ready`, if that is enough, and names what lies in `area`, which
+    /// nobody may write to any more.
     ///
     /// # Errors
     /// A range is not in the area, or the system has no memory left.
-    pub fn copy(area: &StagedArea, ranges: &[(u64, u64)]) -> Result<Self, WireError> {
+    pub fn copy(
+        area: &StagedArea,
+        ranges: &[(u64, u64)],
+        ready: Option<Private>,
+    ) -> Result<Self, WireError> {
         let ranges: Vec<(u64, usize)> = ranges.iter().map(|it| (it.0, it.1 as usize)).collect();
         let total = NonZeroUsize::new(ranges.iter().map(|it| it.1).sum());
-        let mut memory = total.map(Private::new).transpose()?;
+        let enough = ready.and_then(|it| it.cut_to(total?));
+        let mut memory = match (enough, total) {
+            (None, Some(total)) => Some(Private::new(total)?),
+            (enough, _) => enough,
+        };
         let mut rest = memory.as_mut().map_or(&mut [][..], Private::bytes_mut);
         for (offset, len) in &ranges {
             let (bytes, behind) = rest.split_at_mut(*len);
@@ -99,7 +122,7 @@ impl Kept {
 
 /// Memory of this process alone.
 #[derive(Debug)]
-struct Private {
+pub(crate) struct Private {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -110,7 +133,11 @@ unsafe impl Send for Private {}
 unsafe impl Sync for Private {}
 
 impl Private {
-    fn new(bytes: NonZeroUsize) -> Result<Self, WireError> {
+    /// Pages for so many bytes.
+    ///
+    /// # Errors
+    /// The system has no memory left.
+    pub fn new(bytes: NonZeroUsize) -> Result<Self, WireError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe {
@@ -132,6 +159,27 @@ impl Private {
             start,
             bytes: bytes.get(),
         })
+    }
+
+    /// Its first bytes, without the pages behind them; `None` if there are not so many.
+    fn cut_to(mut self, bytes: NonZeroUsize) -> Option<Self> {
+        let whole = bytes.get().checked_next_multiple_of(PAGE)?;
+        if bytes.get() > self.bytes {
+            return None;
+        }
+        let mapped = self.bytes.next_multiple_of(PAGE);
+        if whole < mapped {
+            // SAFETY: the pages behind the first `whole` bytes are of the mapping, and nothing borrows from it. If it fails, they
+            // stay until the mapping goes.
+            let cut = unsafe {
+                rustix::mm::munmap(self.start.as_ptr().add(whole).cast(), mapped - whole)
+            };
+            if cut.is_err() {
+                return None;
+            }
+        }
+        self.bytes = bytes.get();
+        Some(self)
     }
 
     fn bytes(&self) -> &[u8] {
@@ -177,7 +225,7 @@ mod tests {
             (10_000, (5 << 20) + 3),
             (from.bytes() - 64, 64),
         ];
-        let kept = Kept::copy(&from, &ranges).expect("copied");
+        let kept = Kept::copy(&from, &ranges, None).expect("copied");
         kept.write_to(files[1].as_fd(), staging).expect("written");
         let mut found = vec![0; all.len()];
         to.read(0, &mut found).expect("in the area");
@@ -190,6 +238,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_was_made_before_is_used_if_it_is_enough() {
+        let file = create(&Config::default()).expect("a file");
+        let area = StagedArea::open(file.as_fd()).expect("mapped");
+        area.write(0, &[7; 100_000]).expect("in the area");
+        for (ready, used) in [(1_000_000, true), (100_000, true), (99_999, false)] {
+            let ready = Private::new(NonZeroUsize::new(ready).expect("not 0")).expect("made");
+            let start = ready.start;
+            let kept = Kept::copy(&area, &[(0, 100_000)], Some(ready));
+            let memory = kept.expect("copied").memory.expect("not nothing");
+            // Other memory may come to lie where what was too small was.
+            assert!(!used || memory.start == start);
+            assert_eq!((memory.bytes, memory.bytes()), (100_000, &[7; 100_000][..]));
+        }
+    }
+
+    #[test]
     fn a_file_is_known_until_its_staging_area_may_change() {
         let config = Config::default();
         let (file, other) = (
@@ -198,12 +262,12 @@ mod tests {
         );
         let [area, elsewhere] =
             [&file, &other].map(|it| StagedArea::open(it.as_fd()).expect("mapped"));
-        let kept = Kept::copy(&area, &[(0, 100)]).expect("copied");
+        let kept = Kept::copy(&area, &[(0, 100)], None).expect("copied");
         assert!(kept.is_in(&area) && !kept.is_in(&elsewhere));
         crate::renew(file.as_fd(), &config).expect("made new");
         assert!(kept.is_in(&area));
         // Another program has let go of it since.
-        let others = Kept::copy(&area, &[(0, 100)]).expect("copied");
+        let others = Kept::copy(&area, &[(0, 100)], None).expect("copied");
         assert!(others.is_in(&area) && !kept.is_in(&area));
         crate::touch(file.as_fd(), &config);
         assert!(!others.is_in(&area));
@@ -218,7 +282,7 @@ mod tests {
     fn nothing_takes_no_memory() {
         let file = create(&Config::default()).expect("a file");
         let area = StagedArea::open(file.as_fd()).expect("mapped");
-        let kept = Kept::copy(&area, &[]).expect("copied");
+        let kept = Kept::copy(&area, &[], None).expect("copied");
         assert!(kept.memory.is_none());
         kept.write_to(file.as_fd(), 0).expect("nothing to write");
     }

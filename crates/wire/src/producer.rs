@@ -7,6 +7,7 @@
 //! private memory at the same address, so that threads which wait for answers keep their requests and their staged
 //! ranges, whose bytes are kept beside it: they rest meanwhile, each in [`Rest`], and are answered through the next file.
 
+use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -17,7 +18,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::barrier::Light;
 use crate::callbacks;
-use crate::kept::{self, Kept};
+use crate::kept::{self, Keeping, Kept, Private};
 use crate::launch::{self, BareLaunch};
 use crate::layout::{
     BARRIER_AT, CORES_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
@@ -58,10 +59,7 @@ pub struct Producer {
     /// A slot is free again.
     freed: Condvar,
     staging: StagingPool,
-    /// What is staged, while there is no memory file.
-    kept: Mutex<Option<Kept>>,
-    /// What was, until [`Producer::tidy`].
-    spent: Mutex<Option<Kept>>,
+    keeping: Mutex<Keeping>,
     spin: Spin,
     /// Of waits for host callbacks.
     calls: Spin,
@@ -135,8 +133,7 @@ impl Producer {
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
             staging: StagingPool::new(area),
-            kept: Mutex::default(),
-            spent: Mutex::default(),
+            keeping: Mutex::default(),
             map,
             side: RwLock::new(Some(side)),
             rest: |_| (),
@@ -158,6 +155,15 @@ impl Producer {
         Self { rest, ..self }
     }
 
+    /// Makes memory for what is staged now, and for a quarter more, while threads run: [`Producer::let_go`], which the program stands
+    /// still for, then has to copy only. Without it, or if more is staged by then, that makes memory itself.
+    pub fn prepare(&self) {
+        let staged: u64 = self.staging.in_use().iter().map(|it| it.1).sum();
+        let bytes = NonZeroUsize::new((staged + staged / 4) as usize);
+        let ready = bytes.and_then(|bytes| Private::new(bytes).ok());
+        self.keeping.lock().ready = ready;
+    }
+
     /// Lets go of the memory file and says so. No thread may send meanwhile; threads that wait for answers must rest.
     /// Bytes of the staging area that are in use are kept for the next file.
     ///
@@ -168,14 +174,15 @@ impl Producer {
         drop(self.collected());
         self.close();
         *self.side.write() = None;
-        let mut kept = self.kept.lock();
-        if kept.is_some() {
+        let mut keeping = self.keeping.lock();
+        if keeping.kept.is_some() {
             // There is no file: what was kept is all there is.
             return Ok(());
         }
-        let bytes = Kept::copy(&StagedArea(self.map.clone()), &self.staging.in_use())?;
+        let (area, ready) = (StagedArea(self.map.clone()), keeping.ready.take());
+        let bytes = Kept::copy(&area, &self.staging.in_use(), ready)?;
         self.map.leave()?;
-        *kept = Some(bytes);
+        keeping.kept = Some(bytes);
         Ok(())
     }
 
@@ -191,18 +198,18 @@ impl Producer {
         if read != head.len() || head != [0; 8] {
             return Err(WireError::Layout("another program has used it"));
         }
-        let mut kept = self.kept.lock();
+        let mut keeping = self.keeping.lock();
         self.map.enter(memory)?;
         let area = StagedArea(self.map.clone());
-        if let Some(bytes) = &*kept
+        if let Some(bytes) = &keeping.kept
             && !bytes.is_in(&area)
         {
             let written = bytes.write_to(memory, self.map.layout().staging);
             written.or_else(|error| self.map.leave().and(Err(error)))?;
         }
         kept::name(&area, Default::default());
-        *self.spent.lock() = kept.take();
-        drop(kept);
+        keeping.spent = keeping.kept.take();
+        drop(keeping);
         self.staging.tell();
         self.map.populate(
             self.map.layout().ring,
@@ -214,10 +221,12 @@ impl Producer {
         Ok(())
     }
 
-    /// Frees what lay in private memory while there was no memory file: thousands of pages, for which no thread needs to wait.
+    /// Frees private memory that a stop has needed, or was to need: thousands of pages, for which no thread has to wait.
     pub fn tidy(&self) {
-        let spent = self.spent.lock().take();
-        drop(spent);
+        let mut keeping = self.keeping.lock();
+        let unused = (keeping.ready.take(), keeping.spent.take());
+        drop(keeping);
+        drop(unused);
     }
 
     /// Says that the program is there.

@@ -689,6 +689,7 @@ fn staged_bytes_are_written_to_another_file_and_left_in_the_same() {
     let staged = producer.stage(100).unwrap();
     // SAFETY: the range is 100 bytes, and this thread's own.
     unsafe { staged.address().write_bytes(7, 100) };
+    producer.prepare();
     producer.let_go().unwrap();
     // Not what a worker does: it shows here whether the bytes are written again.
     consumer.staging().write(staged.offset(), &[8; 50]).unwrap();

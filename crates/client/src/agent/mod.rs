@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{HostKind, Op, ToProgram};
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::{ControlError, PROTOCOL, wait};
+use fermata_wire::Producer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::link;
@@ -126,6 +127,10 @@ fn run(control: Attached, mut home: Summons) {
         };
         let next = match message {
             Ok(ToAgent::Quiesce { deadline_ms }) => stopped(&control, deadline_ms),
+            Ok(ToAgent::Prepare) => {
+                on_link(Producer::prepare);
+                Ok(Next::Serve)
+            }
             Ok(_) => Ok(Next::Serve),
             Err(error) => Err(error),
         };
@@ -148,11 +153,16 @@ fn run(control: Attached, mut home: Summons) {
     }
 }
 
+/// Does something with the link, if there is one in use.
+fn on_link(work: impl FnOnce(&Producer)) {
+    if let Ok(link) = link::current() {
+        work(&link.producer);
+    }
+}
+
 /// Work after a resume that need not be done before the threads run.
 fn relieve() {
-    if let Ok(link) = link::current() {
-        link.producer.relieve();
-    }
+    on_link(Producer::relieve);
 }
 
 /// Tells the worker, by any message, that the program runs although its daemon has ended. A worker that loses its daemon
@@ -228,6 +238,7 @@ fn stopped(control: &Option<Attached>, deadline_ms: u64) -> Result<Next, Control
         }
         Ok(_) => {
             go_on(control)?;
+            on_link(Producer::tidy);
             Ok(Next::Serve)
         }
         Err(error) => {
@@ -308,14 +319,10 @@ fn follow(summons: &wake::Summons) -> Result<Attached, String> {
     }
     callback::come_back();
     // From here on the worker executes queued operations.
-    if let Ok(link) = link::current() {
-        link.producer.announce();
-    }
+    on_link(Producer::announce);
     // If the daemon has ended meanwhile, the next receive notices; the program runs.
     let _ = go_on(&control);
-    if let Ok(link) = link::current() {
-        link.producer.tidy();
-    }
+    on_link(Producer::tidy);
     Ok(control)
 }
 
@@ -335,6 +342,7 @@ fn come_back(home: &Summons) -> Option<Attached> {
         pid: std::process::id(),
         token: home.token.clone(),
         wake_block: wake::address(),
+        prepares: true,
     };
     control.send(&back, &[]).ok()?;
     Some(control)

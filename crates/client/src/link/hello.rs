@@ -85,6 +85,7 @@ pub fn attach(
         wake_block: wake::address(),
         reattach,
         says_mapped: true,
+        prepares: true,
         visible: (!reattach).then(visible),
     };
     control

@@ -74,6 +74,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 wake_block,
                 reattach,
                 says_mapped,
+                prepares,
                 visible,
             },
             _,
@@ -86,7 +87,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
             (
                 pid,
                 token,
-                (wake_block, says_mapped, visible),
+                (wake_block, says_mapped, prepares, visible),
                 Coming::of(reattach),
             )
         }
@@ -96,9 +97,15 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 pid,
                 token,
                 wake_block,
+                prepares,
             },
             _,
-        )) => (pid, token, (wake_block, false, None), Coming::Back),
+        )) => (
+            pid,
+            token,
+            (wake_block, false, prepares, None),
+            Coming::Back,
+        ),
         Ok(_) => {
             return refuse(
                 &link,
@@ -108,7 +115,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         }
         Err(e) => return warn!("{}", from_control(&e).message),
     };
-    let (inner_pid, token, (wake_block, says_mapped, visible), coming) = hello;
+    let (inner_pid, token, (wake_block, says_mapped, prepares, visible), coming) = hello;
     let process = link.peer_pid().ok().and_then(ProcessId::of);
     let Some(process) = process else {
         return refuse(&link, INITIALIZATION_ERROR, "its process has ended");
@@ -127,6 +134,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         inner_pid,
         wake_block,
         says_mapped,
+        prepares,
         visible,
     };
     if coming == Coming::Back {

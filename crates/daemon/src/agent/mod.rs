@@ -35,6 +35,8 @@ pub struct Arrival {
     pub wake_block: u64,
     /// Whether it reports `Mapped` when everything is mapped, and then waits.
     pub says_mapped: bool,
+    /// Whether it makes things ready for a stop when it is told that one is about to begin.
+    pub prepares: bool,
     /// Which GPUs its process is to see; the agent says so when it connects for the first time.
     pub visible: Option<Sight>,
 }
@@ -48,6 +50,7 @@ pub struct Agent {
     pub inner_pid: u32,
     /// Address of its wake block.
     pub wake_block: u64,
+    prepares: bool,
     link: Arc<Link>,
     messages: Mutex<Receiver<FromAgent>>,
     leaving: Arc<AtomicBool>,
@@ -111,6 +114,7 @@ impl Agent {
             process,
             inner_pid: arrival.inner_pid,
             wake_block: arrival.wake_block,
+            prepares: arrival.prepares,
             link,
             messages: Mutex::new(messages),
             leaving,
@@ -121,6 +125,14 @@ impl Agent {
     /// Whether this is the agent at that connection, not another one of its process.
     pub fn is_at(&self, link: &Arc<Link>) -> bool {
         Arc::ptr_eq(&self.link, link)
+    }
+
+    /// Tells the agent that a stop is about to begin; it makes memory ready then while its program runs.
+    pub fn prepare(&self) {
+        if self.prepares {
+            // One that is gone is noticed by what follows.
+            let _ = self.send(&ToAgent::Prepare);
+        }
     }
 
     /// Stops the program: on success every thread is parked and the GPU idle. Calls `waiting` every other second
@@ -363,6 +375,7 @@ pub(crate) mod scene {
             inner_pid: 1,
             wake_block,
             says_mapped: true,
+            prepares: true,
             visible: None,
         };
         (arrival, program)
@@ -381,6 +394,21 @@ mod tests {
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_, _| {}).expect("listens");
         (agent, program)
+    }
+
+    #[test]
+    fn only_agents_that_know_of_it_are_told_to_prepare() {
+        for knows in [true, false] {
+            let (mut arrival, theirs) = scene::arrival(0);
+            arrival.prepares = knows;
+            let program: Connection<ToAgent, FromAgent> =
+                Connection::new(theirs.into(), "the daemon");
+            let agent = Agent::start(arrival, |_, _| {}).expect("listens");
+            agent.prepare();
+            agent.send(&ToAgent::Resume).expect("sent");
+            let told = program.recv(PATIENCE).expect("told").0;
+            assert_eq!(told == ToAgent::Prepare, knows, "{told:?}");
+        }
     }
 
     #[test]

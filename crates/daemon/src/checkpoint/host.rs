@@ -135,6 +135,8 @@ impl Taking<'_> {
             // Once while CRIU starts, and once for memory that was written until it was ready.
             again();
             dumping.ready().map_err(|failure| self.explained(failure))?;
+            let served = self.session.lock().served();
+            served.iter().for_each(|it| it.agent.prepare());
             again();
             moments::pass("ready");
             // A pool of processes is made in as long as CRIU takes.

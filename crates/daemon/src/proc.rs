@@ -307,6 +307,17 @@ pub fn inner_pid(pid: u32) -> Option<u32> {
     innermost(&text, "NSpid:")
 }
 
+/// The numbers of its threads in its own PID namespace; none if it has ended.
+pub fn inner_threads(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let inner = |thread: fs::DirEntry| {
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        innermost(&status, "NSpid:")
+    };
+    let threads = threads.into_iter().flatten().flatten();
+    threads.filter_map(inner).collect()
+}
+
 /// Whether the leader of a process's terminal session is outside of its PID namespace: the session has number 0 there.
 pub fn is_led_from_outside(pid: u32) -> bool {
     let text = text(format!("/proc/{pid}/status")).unwrap_or_default();

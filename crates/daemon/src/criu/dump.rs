@@ -20,6 +20,7 @@ use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 
 use crate::criu::end;
+use crate::criu::made_ahead::MadeAhead;
 use crate::criu::mappings::Tree;
 use crate::criu::rpc::{CriuOpts, CriuReq, CriuReqType, CriuResp};
 use crate::criu::{self, Criu, DUMP_LOG};
@@ -63,6 +64,7 @@ pub struct Dumping {
     /// Whether it asks for the mappings of processes.
     filtered: bool,
     tree: Tree,
+    made: MadeAhead,
 }
 
 /// A dumped tree that CRIU keeps from running. When this is dropped, CRIU lets it go, and only then the drop returns.
@@ -126,7 +128,7 @@ impl Dumping {
             opts: Some(options),
             notify_success: None,
         };
-        let dumping = Self {
+        let mut dumping = Self {
             target,
             dir: dir.into(),
             socket: Some(ours),
@@ -135,9 +137,12 @@ impl Dumping {
             held: how.held,
             filtered: how.filtered,
             tree,
+            made: MadeAhead::default(),
         };
         // If CRIU has ended already, the next call says why.
         let _ = criu::send(dumping.socket()?, &request);
+        // While CRIU starts.
+        dumping.made = MadeAhead::of(pid, dir);
         Ok(dumping)
     }
 
@@ -178,8 +183,10 @@ impl Dumping {
         let (answer, failed) = match self.until(BEHIND, None)? {
             Some(answer) => (Ok(answer), None),
             None if self.held => {
+                let made = std::mem::take(&mut self.made);
                 let held = HeldTree(self);
                 still()?;
+                drop(made);
                 return Ok(Done {
                     stopped: begun.elapsed(),
                     held: Some(held),
@@ -192,6 +199,7 @@ impl Dumping {
             }
         };
         let stopped = begun.elapsed();
+        drop(std::mem::take(&mut self.made));
         let checked = self.checked(answer);
         match failed {
             Some(failure) => Err(failure),

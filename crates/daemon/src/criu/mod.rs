@@ -15,6 +15,7 @@ pub(crate) mod environment;
 pub(crate) mod files;
 pub(crate) mod kept_logs;
 pub(crate) mod kerndat;
+mod made_ahead;
 pub(crate) mod mappings;
 pub(crate) mod pstree;
 pub(crate) mod rpc;

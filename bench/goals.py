@@ -187,6 +187,7 @@ def verdicts(folder, part):
 
 
 def table(rows):
+    """Prints verdicts, one a line."""
     for row in rows:
         if row["verdict"] == "not measured":
             print(f"{row['part']:<11}{row['goal']:<55} not measured ({row['why']})")
@@ -194,6 +195,7 @@ def table(rows):
             asked = f"{row['sense']} {row['asked']}"
             measured = f"{row['measured']:.4g} {row['unit']}"
             print(f"{row['part']:<11}{row['goal']:<55}{measured:>16} {asked:>9}  {row['verdict']}")
+    sys.stdout.flush()
 
 
 def topology():
@@ -220,17 +222,20 @@ def main():
     chosen = args.parts or list(PARTS)
     folder, until = args.folder.resolve(), time.time() + args.seconds
     folder.mkdir(parents=True, exist_ok=True)
-    report = {**facts(), "processor": processor(), "topology": topology(), "runs": {}}
-    for part in [] if args.judge else chosen:
-        limit = PARTS[part][0]
-        if time.time() + limit > until:
-            report["runs"][part] = {"status": "not begun: too little time left"}
-        else:
-            report["runs"][part] = run(part, folder, limit)
-        print(part, json.dumps(report["runs"][part]), file=sys.stderr, flush=True)
-    report["goals"] = [row for part in chosen for row in verdicts(folder, part)]
-    (folder / "goals.json").write_text(json.dumps(report, indent=1) + "\n")
-    table(report["goals"])
+    report = {**facts(), "processor": processor(), "topology": topology(), "runs": {}, "goals": []}
+    for part in chosen:
+        if not args.judge:
+            limit = PARTS[part][0]
+            if time.time() + limit > until:
+                report["runs"][part] = {"status": "not begun: too little time left"}
+            else:
+                report["runs"][part] = run(part, folder, limit)
+            print(part, json.dumps(report["runs"][part]), file=sys.stderr, flush=True)
+        rows = verdicts(folder, part)
+        report["goals"] += rows
+        # After each part: if this is ended, what was measured until then is there.
+        (folder / "goals.json").write_text(json.dumps(report, indent=1) + "\n")
+        table(rows)
     return int(any(row["verdict"] != "held" for row in report["goals"]))
 
 

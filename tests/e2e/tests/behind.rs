@@ -44,6 +44,20 @@ fn verify(scene: &Scene, image: &str) -> Result<()> {
     Ok(())
 }
 
+/// No file that was made for CRIU ahead is left empty.
+fn check_filled(scene: &Scene, image: &str) -> Result<()> {
+    let host = scene.fermata().image(image).join("host");
+    let mut cores = 0;
+    for entry in std::fs::read_dir(&host)? {
+        let (entry, name) = entry.map(|it| (it.metadata(), it.file_name()))?;
+        let name = name.to_str().context("a plain name")?;
+        ensure!(entry?.len() > 0, "`{name}` is empty");
+        cores += usize::from(name.starts_with("core-"));
+    }
+    ensure!(cores > 1, "{cores} threads in `{}`", host.display());
+    Ok(())
+}
+
 /// What reports of an image say: what its time went into, and for what was copied behind the program, when. Its mode.
 fn check_report(scene: &Scene, image: &str) -> Result<String> {
     let fermata = scene.fermata();
@@ -93,6 +107,7 @@ fn every_protocol_after_the_other_gives_images_that_restore() -> Result<()> {
         scene.fermata().checkpoint("heat", &image, *mode)?;
         scene.check_goes_on("heat")?;
         verify(&scene, &image)?;
+        check_filled(&scene, &image)?;
         let taken = check_report(&scene, &image)?;
         // There is room for a copy of everything on the device.
         let wanted = match mode {

@@ -226,3 +226,26 @@ fn a_checkpoint_that_is_given_up_leaves_the_queue() -> Result<()> {
     queued.ends("queued")?;
     queued.scene.close()
 }
+
+/// Steps of a program that has something staged at nearly every moment, of which each stop lets it do some.
+const FED: [&str; 4] = ["--size", "1000003", "--steps", "800"];
+
+#[test]
+fn a_program_goes_on_after_each_stop_with_what_was_staged_for_it() -> Result<()> {
+    let scene = Scene::new()?;
+    let straight = scene.straight("fed", &FED)?;
+    let program = scene.tree().program("fed")?;
+    let fermata = scene.fermata();
+    fermata.run("fed", Device::Soft, &program, &FED)?;
+    for (nth, mode) in [Mode::Snapshot, Mode::Cow, Mode::Stop, Mode::Recopy]
+        .into_iter()
+        .cycle()
+        .take(8)
+        .enumerate()
+    {
+        scene.check_goes_on("fed")?;
+        fermata.checkpoint("fed", &format!("image-{nth}"), mode)?;
+    }
+    scene.check_ends_as("fed", &straight)?;
+    scene.close()
+}

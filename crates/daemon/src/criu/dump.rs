@@ -180,13 +180,14 @@ impl Dumping {
         }
         let begun = Instant::now();
         self.answer(true)?;
-        let (answer, failed) = match self.until(BEHIND, None)? {
+        let behind = self.until(BEHIND, None)?;
+        // What there is tells from now on what CRIU has dumped.
+        drop(std::mem::take(&mut self.made));
+        let (answer, failed) = match behind {
             Some(answer) => (Ok(answer), None),
             None if self.held => {
-                let made = std::mem::take(&mut self.made);
                 let held = HeldTree(self);
                 still()?;
-                drop(made);
                 return Ok(Done {
                     stopped: begun.elapsed(),
                     held: Some(held),
@@ -199,7 +200,6 @@ impl Dumping {
             }
         };
         let stopped = begun.elapsed();
-        drop(std::mem::take(&mut self.made));
         let checked = self.checked(answer);
         match failed {
             Some(failure) => Err(failure),

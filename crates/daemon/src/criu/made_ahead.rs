@@ -65,7 +65,7 @@ impl Drop for MadeAhead {
         // CRIU begins each file with four bytes that say what it is.
         let unused = |path: &&PathBuf| fs::metadata(path).is_ok_and(|it| it.len() == 0);
         for path in self.0.iter().filter(unused) {
-            // The draft's end removes one that cannot be removed now, or it is an empty file more.
+            // If one cannot be removed, it looks as if CRIU had dumped what has ended; a copy of that fails then.
             let _ = fs::remove_file(path);
         }
     }

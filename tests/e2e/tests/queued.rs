@@ -228,7 +228,7 @@ fn a_checkpoint_that_is_given_up_leaves_the_queue() -> Result<()> {
 }
 
 /// Steps of a program that has something staged at nearly every moment, of which each stop lets it do some.
-const FED: [&str; 4] = ["--size", "1000003", "--steps", "800"];
+const FED: [&str; 4] = ["--size", "1000003", "--steps", "3000"];
 
 #[test]
 fn a_program_goes_on_after_each_stop_with_what_was_staged_for_it() -> Result<()> {
@@ -240,7 +240,7 @@ fn a_program_goes_on_after_each_stop_with_what_was_staged_for_it() -> Result<()>
     for (nth, mode) in [Mode::Snapshot, Mode::Cow, Mode::Stop, Mode::Recopy]
         .into_iter()
         .cycle()
-        .take(8)
+        .take(6)
         .enumerate()
     {
         scene.check_goes_on("fed")?;

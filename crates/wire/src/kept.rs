@@ -76,14 +76,18 @@ impl Kept {
     pub fn copy(
         area: &StagedArea,
         ranges: &[(u64, u64)],
-        ready: Option<Private>,
+        ready: &mut Option<Private>,
     ) -> Result<Self, WireError> {
         let ranges: Vec<(u64, usize)> = ranges.iter().map(|it| (it.0, it.1 as usize)).collect();
         let total = NonZeroUsize::new(ranges.iter().map(|it| it.1).sum());
-        let enough = ready.and_then(|it| it.cut_to(total?));
-        let mut memory = match (enough, total) {
-            (None, Some(total)) => Some(Private::new(total)?),
-            (enough, _) => enough,
+        let mut memory = match total {
+            None => None,
+            Some(total) => {
+                // What is not used is freed when nobody waits for it.
+                let enough = ready.take_if(|it| it.bytes >= total.get());
+                let cut = enough.and_then(|it| it.cut_to(total));
+                Some(cut.map_or_else(|| Private::new(total), Ok)?)
+            }
         };
         let mut rest = memory.as_mut().map_or(&mut [][..], Private::bytes_mut);
         for (offset, len) in &ranges {
@@ -161,12 +165,9 @@ impl Private {
         })
     }
 
-    /// Its first bytes, without the pages behind them; `None` if there are not so many.
+    /// So many of its first bytes, of as many or more, without the pages behind them; `None` if those cannot be given back.
     fn cut_to(mut self, bytes: NonZeroUsize) -> Option<Self> {
         let whole = bytes.get().checked_next_multiple_of(PAGE)?;
-        if bytes.get() > self.bytes {
-            return None;
-        }
         let mapped = self.bytes.next_multiple_of(PAGE);
         if whole < mapped {
             // SAFETY: the pages behind the first `whole` bytes are of the mapping, and nothing borrows from it. If it fails, they
@@ -225,7 +226,7 @@ mod tests {
             (10_000, (5 << 20) + 3),
             (from.bytes() - 64, 64),
         ];
-        let kept = Kept::copy(&from, &ranges, None).expect("copied");
+        let kept = Kept::copy(&from, &ranges, &mut None).expect("copied");
         kept.write_to(files[1].as_fd(), staging).expect("written");
         let mut found = vec![0; all.len()];
         to.read(0, &mut found).expect("in the area");
@@ -244,11 +245,10 @@ mod tests {
         area.write(0, &[7; 100_000]).expect("in the area");
         for (ready, used) in [(1_000_000, true), (100_000, true), (99_999, false)] {
             let ready = Private::new(NonZeroUsize::new(ready).expect("not 0")).expect("made");
-            let start = ready.start;
-            let kept = Kept::copy(&area, &[(0, 100_000)], Some(ready));
+            let (start, mut ready) = (ready.start, Some(ready));
+            let kept = Kept::copy(&area, &[(0, 100_000)], &mut ready);
             let memory = kept.expect("copied").memory.expect("not nothing");
-            // Other memory may come to lie where what was too small was.
-            assert!(!used || memory.start == start);
+            assert_eq!((memory.start == start, ready.is_none()), (used, used));
             assert_eq!((memory.bytes, memory.bytes()), (100_000, &[7; 100_000][..]));
         }
     }
@@ -262,12 +262,12 @@ mod tests {
         );
         let [area, elsewhere] =
             [&file, &other].map(|it| StagedArea::open(it.as_fd()).expect("mapped"));
-        let kept = Kept::copy(&area, &[(0, 100)], None).expect("copied");
+        let kept = Kept::copy(&area, &[(0, 100)], &mut None).expect("copied");
         assert!(kept.is_in(&area) && !kept.is_in(&elsewhere));
         crate::renew(file.as_fd(), &config).expect("made new");
         assert!(kept.is_in(&area));
         // Another program has let go of it since.
-        let others = Kept::copy(&area, &[(0, 100)], None).expect("copied");
+        let others = Kept::copy(&area, &[(0, 100)], &mut None).expect("copied");
         assert!(others.is_in(&area) && !kept.is_in(&area));
         crate::touch(file.as_fd(), &config);
         assert!(!others.is_in(&area));
@@ -282,7 +282,7 @@ mod tests {
     fn nothing_takes_no_memory() {
         let file = create(&Config::default()).expect("a file");
         let area = StagedArea::open(file.as_fd()).expect("mapped");
-        let kept = Kept::copy(&area, &[], None).expect("copied");
+        let kept = Kept::copy(&area, &[], &mut None).expect("copied");
         assert!(kept.memory.is_none());
         kept.write_to(file.as_fd(), 0).expect("nothing to write");
     }

@@ -179,8 +179,8 @@ impl Producer {
             // There is no file: what was kept is all there is.
             return Ok(());
         }
-        let (area, ready) = (StagedArea(self.map.clone()), keeping.ready.take());
-        let bytes = Kept::copy(&area, &self.staging.in_use(), ready)?;
+        let area = StagedArea(self.map.clone());
+        let bytes = Kept::copy(&area, &self.staging.in_use(), &mut keeping.ready)?;
         self.map.leave()?;
         keeping.kept = Some(bytes);
         Ok(())

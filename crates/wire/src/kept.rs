@@ -8,12 +8,11 @@
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::layout::KEPT_AT;
+use crate::layout::{KEPT_AT, KEPT_BYTES};
 use crate::shm::write_at;
 use crate::{StagedArea, WireError};
 
@@ -21,28 +20,26 @@ use crate::{StagedArea, WireError};
 const PAGE: usize = 4096;
 
 /// Of what was kept; 0 is none.
-type Name = [u64; 2];
+type Name = [u8; KEPT_BYTES];
 
 /// A name that nothing else has; none if the system has no random numbers.
 fn new_name() -> Name {
-    let mut name = [0; 16];
+    let mut name = Name::default();
     match getrandom(&mut name[..], GetRandomFlags::NONBLOCK) {
-        Ok(16) => {
-            let (one, other) = name.split_at(8);
-            [one, other].map(|half| half.iter().fold(0, |word, it| word << 8 | u64::from(*it)))
-        }
+        Ok(KEPT_BYTES) => name,
         _ => Name::default(),
     }
 }
 
 /// Names what lies in a staging area; `Name::default()`: it may change from now on.
 pub(crate) fn name(area: &StagedArea, name: Name) {
-    area.0.word64(KEPT_AT).store(name[0], Ordering::Relaxed);
-    area.0.word64(KEPT_AT + 8).store(name[1], Ordering::Relaxed);
+    area.0.write(KEPT_AT as u64, &name);
 }
 
 fn name_of(area: &StagedArea) -> Name {
-    [KEPT_AT, KEPT_AT + 8].map(|at| area.0.word64(at).load(Ordering::Relaxed))
+    let mut name = Name::default();
+    area.0.read(KEPT_AT as u64, &mut name);
+    name
 }
 
 /// What a producer keeps, and memory for it.

@@ -33,9 +33,11 @@ pub(crate) const SPACE_AT: usize = 0x1c0;
 pub(crate) const PROGRAM_AT: usize = 0x200;
 /// `u64`: the end of the staging area's part that the program has used, all others beginning at 0. Written by the program.
 pub(crate) const STAGED_AT: usize = 0x208;
-/// Two `u64`: the name that the program gave to what it had staged when it let go; 0 if the staging area may have changed since.
+/// [`KEPT_BYTES`]: the name that the program gave to what it had staged when it let go; 0 if the staging area may have changed since.
 /// Written by the program, and kept by [`crate::renew`].
 pub(crate) const KEPT_AT: usize = 0x210;
+/// Bytes of that name.
+pub(crate) const KEPT_BYTES: usize = 16;
 /// `u32`: state of the worker's side.
 pub(crate) const WORKER_AT: usize = 0x240;
 /// `u32` futex: host callbacks that the program has run since it attached. Written by the program.

@@ -15,10 +15,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
-use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, KEPT_AT, Layout, STAGED_AT};
-
-/// Bytes of the name at [`KEPT_AT`].
-const KEPT_BYTES: usize = 16;
+use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, KEPT_AT, KEPT_BYTES, Layout, STAGED_AT};
 
 /// A new memory file for one session, of sealed size, with its header written.
 ///
@@ -44,14 +41,8 @@ pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
     let Ok(layout) = Layout::new(config) else {
         return;
     };
-    if write_at(
-        fd,
-        &[0; KEPT_BYTES],
-        KEPT_AT as u64,
-        "forget what was staged",
-    )
-    .is_err()
-    {
+    let forgotten = write_at(fd, &[0; KEPT_BYTES], KEPT_AT as u64, "forget a name");
+    if forgotten.is_err() {
         return;
     }
     // Pages that are only set aside are cleared when they are used, which is what takes time.

@@ -15,16 +15,18 @@ fn small() -> Config {
     }
 }
 
+/// A new connection by a memory file: the program's side of it, and the worker.
+fn attach(file: &OwnedFd) -> (Arc<Side>, Consumer) {
+    let (program, worker) = Side::pair().unwrap();
+    let consumer = Consumer::open(file.as_fd(), Arc::new(Side::new(worker))).unwrap();
+    (Arc::new(Side::new(program)), consumer)
+}
+
 #[test]
 fn a_program_tells_in_each_memory_file_how_much_it_has_staged() {
     let config = small();
-    let open = || {
-        let memory = create(&config).unwrap();
-        let (program, worker) = Side::pair().unwrap();
-        let consumer = Consumer::open(memory.as_fd(), Arc::new(Side::new(worker))).unwrap();
-        (memory, Arc::new(Side::new(program)), consumer)
-    };
-    let (memory, side, _consumer) = open();
+    let memory = create(&config).unwrap();
+    let (side, _consumer) = attach(&memory);
     let producer = Producer::open(memory.as_fd(), side).unwrap();
     assert_eq!(staged(memory.as_fd(), &config), 0);
     let first = producer.stage(1000).unwrap();
@@ -33,7 +35,8 @@ fn a_program_tells_in_each_memory_file_how_much_it_has_staged() {
     drop(producer.stage(2000).unwrap());
     assert_eq!(staged(memory.as_fd(), &config), 1024 + 3008);
     producer.let_go().unwrap();
-    let (memory, side, _consumer) = open();
+    let memory = create(&config).unwrap();
+    let (side, _consumer) = attach(&memory);
     producer.enter(memory.as_fd(), side).unwrap();
     assert_eq!(staged(memory.as_fd(), &config), 1024 + 3008);
 }
@@ -42,15 +45,14 @@ fn a_program_tells_in_each_memory_file_how_much_it_has_staged() {
 fn staged_bytes_are_written_to_another_file_and_left_in_the_same() {
     let config = small();
     let memory = create(&config).unwrap();
-    let attach = |file: &OwnedFd| {
-        let (program, worker) = Side::pair().unwrap();
-        let worker = Arc::new(Side::new(worker));
-        let consumer = Consumer::open(file.as_fd(), worker).unwrap();
-        (Arc::new(Side::new(program)), consumer)
-    };
     let (side, consumer) = attach(&memory);
     let producer = Producer::open(memory.as_fd(), side).unwrap();
     let staged = producer.stage(100).unwrap();
+    let found = |consumer: &Consumer| {
+        let mut bytes = [0; 100];
+        let read = consumer.staging().read(staged.offset(), &mut bytes);
+        read.map(|()| bytes).unwrap()
+    };
     // SAFETY: the range is 100 bytes, and this thread's own.
     unsafe { staged.address().write_bytes(7, 100) };
     producer.prepare();
@@ -62,23 +64,14 @@ fn staged_bytes_are_written_to_another_file_and_left_in_the_same() {
     let (side, consumer) = attach(&memory);
     producer.enter(memory.as_fd(), side).unwrap();
     producer.tidy();
-    let mut bytes = [0; 100];
-    consumer
-        .staging()
-        .read(staged.offset(), &mut bytes)
-        .unwrap();
-    assert_eq!(bytes, [[8; 50], [7; 50]].concat()[..]);
+    assert_eq!(found(&consumer), [[8; 50], [7; 50]].concat()[..]);
 
     // Elsewhere they are missing; and so they are where something else has been meanwhile.
     producer.let_go().unwrap();
     let other = create(&config).unwrap();
     let (side, consumer) = attach(&other);
     producer.enter(other.as_fd(), side).unwrap();
-    consumer
-        .staging()
-        .read(staged.offset(), &mut bytes)
-        .unwrap();
-    assert_eq!(bytes, [[8; 50], [7; 50]].concat()[..]);
+    assert_eq!(found(&consumer), [[8; 50], [7; 50]].concat()[..]);
     consumer
         .staging()
         .write(staged.offset(), &[9; 100])
@@ -87,9 +80,5 @@ fn staged_bytes_are_written_to_another_file_and_left_in_the_same() {
     renew(memory.as_fd(), &config).unwrap();
     let (side, consumer) = attach(&memory);
     producer.enter(memory.as_fd(), side).unwrap();
-    consumer
-        .staging()
-        .read(staged.offset(), &mut bytes)
-        .unwrap();
-    assert_eq!(bytes, [9; 100]);
+    assert_eq!(found(&consumer), [9; 100]);
 }

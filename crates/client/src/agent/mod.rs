@@ -213,6 +213,7 @@ fn stopped(control: &Option<Attached>, deadline_ms: u64) -> Result<Next, Control
     let still = match quiesce::quiesce(Duration::from_millis(deadline_ms)) {
         Ok(still) => still,
         Err(quiesce::Refusal { reason, hint }) => {
+            on_link(Producer::tidy);
             control.send(&FromAgent::Refused { reason, hint }, &[])?;
             return Ok(Next::Serve);
         }

@@ -24,6 +24,7 @@ use rangemap::RangeSet;
 use crate::PAGE;
 use crate::frames::{self, TOGETHER};
 use crate::maps::{self, Kind, Mapping};
+use crate::pieces;
 use crate::scan::{self, Pagemap, Pages};
 use crate::threads::side_by_side;
 
@@ -54,13 +55,13 @@ impl Known {
     }
 
     /// The mappings that CRIU can leave out if [`crate::Tracker::last`] is given them, ascending: those that are tracked still,
-    /// those that had and have little in them, and other anonymous ones that there is room for. The process stands still.
+    /// those that had and have little in them, and other anonymous ones that there is room for. The process stands still. Up to `threads`
+    /// threads look at it.
     ///
     /// # Errors
     /// It has ended, or may not be examined.
-    pub fn left_out(&self) -> io::Result<Vec<Range<u64>>> {
+    pub fn left_out(&self, threads: usize) -> io::Result<Vec<Range<u64>>> {
         let mappings = maps::read(self.pid)?;
-        let mut pagemap = Pagemap::open(self.pid)?;
         let (mut left_out, mut room) = (Vec::new(), self.room);
         let may_be_tracked = |it: &Mapping| self.tracked.overlaps(&it.range);
         let had_little = |it: &Mapping| self.little.contains(it);
@@ -69,18 +70,33 @@ impl Known {
         let follows = |one: &Mapping, next: &Mapping| {
             one.range.end == next.range.start && is_little(one) && is_little(next)
         };
-        for group in mappings.chunk_by(follows) {
+        let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
+        let is_asked =
+            |it: &Mapping| had_little(it) || it.kind == Kind::Anonymous && self.room >= WORTH;
+        // What is known of each: that it is tracked, or its pages.
+        let look = |pagemap: &mut Pagemap, group: &&[Mapping]| {
             let (first, last) = (&group[0], &group[group.len() - 1]);
             if may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
+                return Ok(None);
+            }
+            match is_asked(first) {
+                true => pagemap
+                    .content(&(first.range.start..last.range.end))
+                    .map(Some),
+                false => Ok(Some(Vec::new())),
+            }
+        };
+        let looks = pieces::each(self.pid, &groups, threads, look)?;
+        for (group, pages) in groups.into_iter().zip(looks) {
+            let first = &group[0];
+            let Some(pages) = pages else {
                 left_out.push(first.range.clone());
                 continue;
-            }
+            };
             if !had_little(first) && (first.kind == Kind::File || room < WORTH) {
                 continue;
             }
-            // The program may have put another one in its place, or filled it.
-            let pages = pagemap.content(&(first.range.start..last.range.end))?;
-            // A mapping that another tracks cannot be copied.
+            // The program may have put another one in its place, or filled it. A mapping that another tracks cannot be copied.
             let is_free = !pages.iter().any(Pages::are_tracked);
             for mapping in group {
                 let own = scan::own(&pages, mapping);

@@ -28,6 +28,7 @@ mod left_out;
 mod maps;
 mod memory;
 mod overlay;
+mod pieces;
 mod places;
 mod protection;
 mod ranges;
@@ -47,8 +48,9 @@ pub use image::{InCommon, PageFile, Place, Settled, page_files, settle};
 pub use inject::{acquire, check_kernel};
 pub use left_out::{Known, inherited};
 pub use maps::{Entry, Maps, open_flags};
+pub use pieces::guards;
 pub use scan::is_tracked;
-pub use smaps::{can_describe, describe, without_file};
+pub use smaps::{can_describe, describe, private_of_files, without_file};
 pub use threads::side_by_side;
 pub use tracker::{Copied, Passed, Room, SETTLED, Tracker};
 

@@ -6,6 +6,7 @@
 //! | `content` | pages with content, and which of them are a file's, and which are tracked |
 //! | `protect` | those written since they were last protected, which protects them again |
 //! | `changed` | pages written or gone since: fast, for large mappings that hardly change |
+//! | `guards` | pages that the program has made inaccessible |
 //!
 //! The same file says in which frame of memory a page lies (`frames`).
 
@@ -128,6 +129,24 @@ impl Pagemap {
                 ..ScanArgument::default()
             },
         )
+    }
+
+    /// Pages in `range`, of any mappings, that the process has made inaccessible. A kernel that does not know such ([`knows_guards`]) finds
+    /// none.
+    pub fn guards(&mut self, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let argument = ScanArgument {
+            mask: guard(),
+            returned: guard(),
+            ..ScanArgument::default()
+        };
+        match guard() {
+            0 => Ok(Vec::new()),
+            _ => Ok(self
+                .ask(range, argument)?
+                .into_iter()
+                .map(|it| it.range)
+                .collect()),
+        }
     }
 
     /// Whether the mapping that begins at `start` is tracked.
@@ -264,6 +283,11 @@ pub fn is_supported() -> bool {
 fn guard() -> u64 {
     static KNOWN: OnceLock<u64> = OnceLock::new();
     *KNOWN.get_or_init(|| if answers(GUARD) { GUARD } else { 0 })
+}
+
+/// Whether this kernel tells which pages are inaccessible.
+pub fn knows_guards() -> bool {
+    guard() != 0
 }
 
 /// Whether the kernel knows these categories.

@@ -17,6 +17,7 @@ use crate::left_out::{Known, LITTLE};
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
 use crate::overlay::Overlay;
+use crate::pieces;
 use crate::protection::Protection;
 use crate::scan::{self, Pagemap, Pages};
 use crate::slots::Slots;
@@ -76,6 +77,15 @@ impl Seen {
     }
 }
 
+/// What the kernel says of mappings that follow each other.
+#[derive(Debug)]
+struct Look {
+    /// Whether the first, then the only one, is tracked.
+    is_tracked: bool,
+    /// What was asked for of its pages.
+    pages: Vec<Pages>,
+}
+
 /// A mapping, and what of it has to be copied.
 type Written = (Range<u64>, Vec<Range<u64>>);
 
@@ -90,6 +100,8 @@ pub struct Tracker {
     /// Where the last pass keeps what has no place there, if it does, and how much of it is for young mappings.
     room: Option<Overlay>,
     young: u64,
+    /// How many threads the last pass looks at pages with.
+    threads: usize,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
     /// Pages that are in the copy of the process that has forked it.
@@ -120,6 +132,7 @@ impl Tracker {
             overlay: None,
             room: None,
             young: 0,
+            threads: 1,
             unsure: RangeSet::new(),
             inherited: RangeSet::new(),
             renewed: None,
@@ -144,9 +157,10 @@ impl Tracker {
         }
     }
 
-    /// Has the last pass keep what it copies in memory, as far as there is room, and read it by up to `threads` threads; it is written
-    /// when the process runs on. Without that memory, young mappings are CRIU's, and the last pass writes all else to the file.
+    /// Has the last pass look at pages on up to `threads` threads, and keep what it copies in memory, as far as there is room, read by as many;
+    /// it is written when the process runs on. Without that memory, young mappings are CRIU's, and the last pass writes all else to the file.
     pub fn make_room(&mut self, room: Room, threads: usize) {
+        self.threads = threads;
         let bytes = room.young + room.others;
         if bytes > 0
             && self.room.is_none()
@@ -288,8 +302,6 @@ impl Tracker {
     ) -> Result<(Vec<Written>, Vec<Written>)> {
         let pid = self.pid;
         let failed = || Error::kernel("examine a mapping", pid);
-        let pagemap = Pagemap::open(pid);
-        let mut pagemap = pagemap.map_err(Error::kernel("open the page map", pid))?;
         let by_another = |range: &Range<u64>| {
             // CRIU has left it out.
             let why = format!("the mapping at {:#x} is tracked by another", range.start);
@@ -303,19 +315,21 @@ impl Tracker {
             one.range.end == next.range.start && only_left_out(one) && only_left_out(next)
         };
         let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
+        let looks = self.look(&groups, &lacking).map_err(failed())?;
+        let pagemap = Pagemap::open(pid);
+        let mut pagemap = pagemap.map_err(Error::kernel("open the page map", pid))?;
         let (mut tracked, mut others) = (Vec::new(), Vec::new());
-        for group in groups {
+        for (group, look) in groups.into_iter().zip(looks) {
             let Mapping { range, kind } = &group[0];
-            if pagemap.is_tracked(range.start).map_err(failed())? {
+            if look.is_tracked {
                 if !self.protection.registered().overlaps(range) {
                     return Err(by_another(range));
                 }
                 lacking.remove(range);
-                let written = match kind {
-                    Kind::Anonymous => self.changed(&mut pagemap, range),
-                    Kind::File => self.own(&mut pagemap, range),
+                let mut written = match kind {
+                    Kind::Anonymous => self.changed(look.pages),
+                    Kind::File => self.own(range, look.pages),
                 };
-                let mut written = written.map_err(failed())?;
                 for unsure in self.doubtful(range) {
                     let pages = pagemap.private(&unsure, *kind).map_err(failed())?;
                     written.extend(pages.into_iter().map(|it| it.range));
@@ -326,8 +340,7 @@ impl Tracker {
             if !lacking.contains(range) {
                 continue;
             }
-            let all = range.start..group[group.len() - 1].range.end;
-            let pages = pagemap.content(&all).map_err(failed())?;
+            let pages = look.pages;
             if let Some(other) = pages.iter().find(|it| it.are_tracked()) {
                 return Err(by_another(&other.range));
             }
@@ -346,6 +359,42 @@ impl Tracker {
                 Err(Error::untrackable(pid, why))
             }
         }
+    }
+
+    /// What the kernel says of these groups of mappings, of which those in `left_out` are looked at even if they are not tracked.
+    fn look(
+        &self,
+        groups: &[&[Mapping]],
+        left_out: &HashSet<&Range<u64>>,
+    ) -> io::Result<Vec<Look>> {
+        let parts = groups.iter().enumerate().flat_map(|(at, group)| {
+            let all = group[0].range.start..group[group.len() - 1].range.end;
+            pieces::pieces(&all).map(move |part| (at, part))
+        });
+        let parts: Vec<_> = parts.collect();
+        let ask = |pagemap: &mut Pagemap, (at, part): &(usize, Range<u64>)| {
+            let Mapping { range, kind } = &groups[*at][0];
+            let is_tracked = pagemap.is_tracked(range.start)?;
+            let pages = match (is_tracked, kind) {
+                (true, Kind::Anonymous) => pagemap.changed(part)?,
+                (true, Kind::File) => pagemap.private(part, Kind::File)?,
+                (false, _) if left_out.contains(range) => pagemap.content(part)?,
+                (false, _) => Vec::new(),
+            };
+            Ok(Look { is_tracked, pages })
+        };
+        let told = pieces::each(self.pid, &parts, self.threads, ask)?;
+        let mut looks: Vec<Look> = Vec::with_capacity(groups.len());
+        for ((at, _), mut look) in parts.into_iter().zip(told) {
+            match looks.get_mut(at) {
+                Some(before) => {
+                    before.is_tracked &= look.is_tracked;
+                    before.pages.append(&mut look.pages);
+                }
+                None => looks.push(look),
+            }
+        }
+        Ok(looks)
     }
 
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
@@ -488,27 +537,22 @@ impl Tracker {
         Some(ranges)
     }
 
-    /// What has to be read of an anonymous mapping; what is not there any more is forgotten.
-    fn changed(
-        &mut self,
-        pagemap: &mut Pagemap,
-        range: &Range<u64>,
-    ) -> io::Result<Vec<Range<u64>>> {
+    /// What has to be read of an anonymous mapping of which these pages are written, or not there; what is not there any more is forgotten.
+    fn changed(&mut self, pages: Vec<Pages>) -> Vec<Range<u64>> {
         let mut written = Vec::new();
-        for pages in pagemap.changed(range)? {
+        for pages in pages {
             if pages.are_empty() {
                 self.forget(&pages.range);
             } else if pages.are_written() || !self.has(&pages.range) {
                 written.push(pages.range);
             }
         }
-        Ok(written)
+        written
     }
 
-    /// What has to be read of a mapping of a file; what is the file's again is forgotten. A mark that protects a page that
-    /// is not there looks like a swapped page, so only pages in memory are known to be unchanged.
-    fn own(&mut self, pagemap: &mut Pagemap, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        let own = pagemap.private(range, Kind::File)?;
+    /// What has to be read of a mapping of a file of which the process's own pages are these; what is the file's again is forgotten. A mark
+    /// that protects a page that is not there looks like a swapped page, so only pages in memory are known to be unchanged.
+    fn own(&mut self, range: &Range<u64>, own: Vec<Pages>) -> Vec<Range<u64>> {
         let mut others = RangeSet::new();
         others.insert(range.clone());
         let mut written = Vec::new();
@@ -523,7 +567,7 @@ impl Tracker {
         for other in others.iter() {
             self.forget(other);
         }
-        Ok(written)
+        written
     }
 
     /// Whether all of `range` is in a copy.

@@ -151,7 +151,7 @@ impl Family {
     /// are in the parent's copy.
     fn check(&mut self, with_parent: bool) -> u64 {
         self.pids.iter().for_each(|pid| stop(*pid));
-        let left_out = |it: &Tracker| it.known().left_out().expect("it can be examined");
+        let left_out = |it: &Tracker| it.known().left_out(2).expect("it can be examined");
         let mut trackers = std::mem::take(&mut self.trackers);
         let outs: Vec<Vec<Range<u64>>> = trackers.iter().map(left_out).collect();
         let (first, children) = trackers.split_first_mut().expect("three");

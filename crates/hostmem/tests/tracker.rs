@@ -163,7 +163,7 @@ fn track_to(program: &Program, file: File) -> Tracker {
 /// Takes a copy, and holds it against the memory of the program, which stands still.
 fn check_copy(program: &Program, mut tracker: Tracker) {
     program.stop();
-    let left_out = tracker.known().left_out().expect("it can be examined");
+    let left_out = tracker.known().left_out(2).expect("it can be examined");
     let extents = tracker.last(&left_out).expect("the rest is copied");
     let extents = extents.expect("it lives");
     let tracked = tracked_mappings(program.pid());
@@ -460,7 +460,7 @@ fn what_is_tracked_no_longer_and_what_has_been_filled_is_not_left_out() {
         let mut tracker = track(&program);
         tracker.pass().expect("a pass");
         let left_out = |tracker: &Tracker| {
-            let left_out = tracker.known().left_out().expect("examined");
+            let left_out = tracker.known().left_out(2).expect("examined");
             let of_that_size = left_out.iter().filter(|it| it.end - it.start == BYTES);
             (of_that_size.count(), left_out)
         };
@@ -487,7 +487,7 @@ fn what_has_just_been_made_is_left_out_as_far_as_there_is_room() {
             tracker.make_room(Room { young, others }, 2);
             renew(&mut program);
             program.stop();
-            let left_out = tracker.known().left_out().expect("examined");
+            let left_out = tracker.known().left_out(2).expect("examined");
             let new = left_out.iter().filter(|it| it.end - it.start == BYTES);
             assert_eq!(new.count(), expected, "{first} {room}");
             let extents = tracker.last(&left_out).expect("the rest is copied");
@@ -522,7 +522,7 @@ fn memory_that_is_taken_anew_needs_no_more_space_for_its_copy() {
             first = late.bytes;
         }
         program.stop();
-        let left_out = tracker.known().left_out().expect("examined");
+        let left_out = tracker.known().left_out(2).expect("examined");
         let extents = tracker.last(&left_out).expect("the rest is copied");
         let extents = extents.expect("it lives");
         let copied = tracker.release(extents).expect("the copy is written");
@@ -574,7 +574,7 @@ fn a_mapping_that_is_left_out_and_no_more_is_an_error() {
     let mut tracker = track(&program);
     tracker.pass().expect("a pass");
     program.stop();
-    let mut left_out = tracker.known().left_out().expect("examined");
+    let mut left_out = tracker.known().left_out(2).expect("examined");
     let last = left_out.last_mut().expect("a mapping");
     last.end += PAGE;
     let refused = tracker

@@ -30,9 +30,10 @@ impl List {
         }
     }
 
-    /// Takes the list in `file`, which is closed, as that of process `pid`, in place of the one before. One that cannot be read is as
-    /// one of nothing.
+    /// Takes the list in `file`, which is closed, as that of process `pid`, in place of the one before. One that cannot be read is
+    /// of no process.
     pub fn take(&self, pid: u32, file: c_int) {
+        self.pid.store(0, Relaxed);
         let former = self.count.swap(0, Relaxed);
         if former > 0 {
             // SAFETY: the list that was mapped here with this length, which nothing names any more.
@@ -42,14 +43,16 @@ impl List {
         // choice. The file is this function's own.
         unsafe {
             let mut information = core::mem::zeroed::<libc::stat>();
-            let known = libc::fstat(file, &raw mut information) == 0;
-            let count = match known {
-                true => information.st_size as usize / size_of::<Pages>(),
-                false => 0,
-            };
+            if libc::fstat(file, &raw mut information) != 0 {
+                return;
+            }
+            let count = information.st_size as usize / size_of::<Pages>();
             let bytes = count * size_of::<Pages>();
             let (null, private) = (ptr::null_mut(), libc::MAP_PRIVATE);
-            let first = libc::mmap(null, bytes, libc::PROT_READ, private, file, 0);
+            let first = match bytes {
+                0 => null,
+                _ => libc::mmap(null, bytes, libc::PROT_READ, private, file, 0),
+            };
             libc::close(file);
             if first != libc::MAP_FAILED {
                 self.pid.store(pid, Relaxed);
@@ -59,9 +62,10 @@ impl List {
         }
     }
 
-    /// The process that it is of; none if there is nothing in it.
+    /// The process that it is of.
     pub fn pid(&self) -> Option<u32> {
-        (self.count.load(Relaxed) > 0).then(|| self.pid.load(Relaxed))
+        let pid = self.pid.load(Relaxed);
+        (pid != 0).then_some(pid)
     }
 
     /// What is in it, for as long as `then` takes, which takes no other.
@@ -114,7 +118,7 @@ mod tests {
         list.take(7, written(&pages));
         assert_eq!(told(), (Some(7), pages.to_vec()));
         list.take(7, written(&[]));
-        assert_eq!(told(), (None, vec![]));
+        assert_eq!(told(), (Some(7), vec![]), "there are none");
         list.take(8, written(&pages[1..]));
         assert_eq!(told(), (Some(8), pages[1..].to_vec()));
         list.take(8, -1);

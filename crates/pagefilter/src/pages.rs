@@ -4,11 +4,13 @@
 //! that call by the kernel as well, with one condition more: the mapping must not be write-protected by an asynchronous
 //! userfaultfd. Such mappings are those that `fermata-hostmem` tracks. Of a process with a list of pages that need not be dumped
 //! (`left_out`), the kernel is asked about what lies between them. For all others nothing changes.
+//!
+//! By the same call CRIU asks for pages that the program has made inaccessible. If they are listed (`guards`), the kernel is not asked.
 
 use libc::{c_int, c_long, c_ulong, c_void};
 
-use crate::left_out;
 use crate::list::Pages;
+use crate::{guards, left_out};
 
 /// `PAGEMAP_SCAN`, from Linux 6.7 on.
 const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
@@ -19,6 +21,7 @@ const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
+const GUARD: u64 = 1 << 8;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -61,7 +64,14 @@ fn narrowed(scan: &Scan) -> Option<Scan> {
     })
 }
 
-/// `ioctl(2)`: the system call, but for CRIU's question for pages.
+/// Whether this is CRIU's question for inaccessible pages.
+fn is_for_guards(scan: &Scan) -> bool {
+    scan.size == size_of::<Scan>() as u64
+        && [scan.flags, scan.inverted, scan.any, scan.max_pages] == [0; 4]
+        && [scan.mask, scan.returned] == [GUARD; 2]
+}
+
+/// `ioctl(2)`: the system call, but for CRIU's questions for pages.
 ///
 /// # Safety
 /// As the system call with these arguments.
@@ -77,7 +87,16 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         return call(argument) as c_int;
     }
     // SAFETY: an argument of this request is a `struct pm_scan_arg`, aligned by the line above.
-    let Some(question) = narrowed(unsafe { &*scan }) else {
+    let asked = unsafe { *scan };
+    if is_for_guards(&asked)
+        // SAFETY: CRIU's question has room for as many regions as it says.
+        && let Some((count, walk_end)) = guards::with(fd, |it| unsafe { list(&asked, it) })
+    {
+        // SAFETY: as above; the kernel writes this field, too.
+        unsafe { (*scan).walk_end = walk_end };
+        return count;
+    }
+    let Some(question) = narrowed(&asked) else {
         return call(argument) as c_int;
     };
     let kernel = |question: &mut Scan| call((&raw mut *question).cast());
@@ -85,6 +104,34 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     // SAFETY: as above; the kernel writes this field, too.
     unsafe { (*scan).walk_end = walk_end };
     answer as c_int
+}
+
+/// Answers a question for inaccessible pages, which these are; how many regions there are, and where the answer ends.
+///
+/// # Safety
+/// The question's vector has room for so many regions.
+unsafe fn list(question: &Scan, guards: &[Pages]) -> (c_int, u64) {
+    let regions = question.vec as *mut Region;
+    let first = guards.partition_point(|[_, end]| *end <= question.start);
+    let (mut count, mut last) = (0, question.start);
+    for [start, end] in &guards[first..] {
+        if *start >= question.end {
+            break;
+        }
+        if count as u64 == question.vec_len {
+            return (count, last);
+        }
+        last = *end.min(&question.end);
+        let region = Region {
+            start: *start.max(&question.start),
+            end: last,
+            categories: GUARD,
+        };
+        // SAFETY: one of so many, by the line above.
+        unsafe { regions.add(count as usize).write(region) };
+        count += 1;
+    }
+    (count, question.end)
 }
 
 /// Asks `kernel` this question about what lies between the pages that are left out; its answer, and where it ends. The regions
@@ -165,6 +212,42 @@ mod tests {
         for other in [guards, protects, longer] {
             assert_eq!(narrowed(&other), None);
         }
+    }
+
+    #[test]
+    fn listed_guards_are_told_as_the_kernel_tells_them() {
+        const GUARDS: [Pages; 3] = [[0x1000, 0x2000], [0x5000, 0x8000], [0xa000, 0xb000]];
+        let told = |start, end, room: usize| {
+            let mut regions = [Region::default(); 4];
+            let question = Scan {
+                inverted: 0,
+                mask: GUARD,
+                any: 0,
+                returned: GUARD,
+                start,
+                end,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: room as u64,
+                ..ASKED
+            };
+            assert!(is_for_guards(&question) && narrowed(&question).is_none());
+            // SAFETY: there is room for four.
+            let (count, walk_end) = unsafe { list(&question, &GUARDS) };
+            let told = regions[..count as usize].iter();
+            assert!(told.clone().all(|it| it.categories == GUARD));
+            (
+                told.map(|it| [it.start, it.end]).collect::<Vec<_>>(),
+                walk_end,
+            )
+        };
+        assert_eq!(told(0, 0x10000, 4), (GUARDS.to_vec(), 0x10000));
+        assert_eq!(told(0, 0x10000, 3), (GUARDS.to_vec(), 0x10000));
+        // CRIU goes on where the answer ends.
+        assert_eq!(told(0, 0x10000, 2), (GUARDS[..2].to_vec(), 0x8000));
+        assert_eq!(told(0x8000, 0x10000, 2), (GUARDS[2..].to_vec(), 0x10000));
+        assert_eq!(told(0x6000, 0x7000, 2), (vec![[0x6000, 0x7000]], 0x7000));
+        assert_eq!(told(0x8000, 0xa000, 2), (vec![], 0xa000));
+        assert!(!is_for_guards(&ASKED));
     }
 
     /// Answers like a kernel for which the pages of `own` have content, in `vector`.

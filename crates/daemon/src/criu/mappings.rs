@@ -1,15 +1,20 @@
-//! Tells CRIU the mappings of processes while they stand still, faster than the kernel's own file does, and which of their
+//! Tells CRIU what it asks about processes while they stand still, faster than the kernel does, and which of their
 //! pages it need not dump.
 //!
 //! ```text
-//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─► [thread] ─┬► PID, a file, a list of mappings, a list of pages
-//!                                                                         ├► PID, a file, a list of mappings
-//!                                                                         └► PID
+//!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─────────► [thread] ─┬► PID, a file, lists
+//!                                                                                 └► PID
+//!  CRIU asks for TCP sockets ──► `fermata-pagefilter` ─► "connections" ─► [thread] ─┬► "connections", a file: there are none
+//!                                                                                   └► "connections"
 //! ```
-//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU reads the kernel's. The first list has
-//! the mappings of no file, which CRIU need not look for. The second has
-//! what is in a copy (`crate::host`): of a process that is tracked most of its mappings, and of one that has begun since the pages
-//! that it still has in common with the one that forked it.
+//! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU asks the kernel. The lists, in this order:
+//!
+//! | list | of | for CRIU |
+//! | --- | --- | --- |
+//! | 1 | mappings of no file | need not be looked for |
+//! | 2 | what is in a copy (`crate::host`): of a process that is tracked most of its mappings, and of one that has begun since the pages that it still has in common with the one that forked it | need not be dumped |
+//! | 3 | private mappings of files | need not be looked at |
+//! | 4 | inaccessible pages, if the kernel tells | need not be looked for |
 //!
 //! CRIU says when all of them stand still, some milliseconds before it asks for the first ([`Tree::stands_still`]); the answers are made
 //! meanwhile. A question that comes earlier has no answer but the kernel's. CRIU takes one process after the other, and its code has left one when it asks for the
@@ -32,14 +37,23 @@ use rustix::net::{
     SocketType, recv, sendmsg, socketpair,
 };
 
+use crate::open_files::tcp::without;
+use crate::parallel::cores;
 use crate::proc::{self, ProcessId};
 
 /// The longest question.
 const MOST_BYTES: usize = 16;
 /// What CRIU says instead of a question when it has dumped all processes; `fermata-pagefilter` has the same.
 const ALL_DUMPED: &[u8] = b"dumped";
-/// The most threads that make answers before they are asked for.
-const MOST_THREADS: usize = 4;
+/// Its question whether the processes have TCP connections.
+const CONNECTIONS: &[u8] = b"connections";
+/// The most descriptors that come with an answer.
+const MOST_FILES: usize = 5;
+/// The parts of an answer, and the most threads that make some before they are asked for.
+const PARTS: usize = 3;
+const MOST_THREADS: usize = 6;
+/// The most threads that look at the pages of one process.
+const MOST_LOOKING: usize = 4;
 
 /// How long pages may be looked for that a process has in common with another; CRIU waits for an answer for a second.
 const TIME: Duration = Duration::from_millis(500);
@@ -211,13 +225,17 @@ fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
         tree.all_dumped();
         return Ok(true);
     }
-    let number = str::from_utf8(question).ok();
-    let inner: Option<u32> = number.and_then(|it| it.parse().ok());
-    let told = tree.stands_still().zip(inner);
-    let files = told.and_then(|(answers, inner)| answers.tell(tree, inner).ok());
+    let files = tree.stands_still().and_then(|answers| match question {
+        CONNECTIONS if answers.have_no_connections() => Some(vec![in_memory(&[]).ok()?]),
+        CONNECTIONS => None,
+        _ => {
+            let inner = str::from_utf8(question).ok()?.parse().ok()?;
+            answers.tell(tree, inner).ok()
+        }
+    });
     let files = files.unwrap_or_default();
     let rights: Vec<_> = files.iter().map(|it| it.as_fd()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !rights.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&rights));
@@ -239,6 +257,7 @@ pub(crate) struct Answers {
     pid: u32,
     /// Those for the others, parents first. To list them takes a look at each thread of the first.
     others: OnceLock<Vec<Answer>>,
+    no_connections: OnceLock<bool>,
 }
 
 #[derive(Debug)]
@@ -248,6 +267,7 @@ struct Answer {
     inner: u32,
     mappings: OnceLock<Option<Mappings>>,
     left_out: OnceLock<Option<Arc<LeftOut>>>,
+    guards: OnceLock<Option<Vec<Range<u64>>>>,
 }
 
 /// The mappings of a process.
@@ -256,6 +276,7 @@ struct Mappings {
     /// As `/proc/PID/smaps` has them.
     text: Vec<u8>,
     without_file: Vec<Range<u64>>,
+    private_of_files: Vec<Range<u64>>,
 }
 
 impl Answer {
@@ -266,14 +287,18 @@ impl Answer {
             inner: proc::inner_pid(pid)?,
             mappings: OnceLock::new(),
             left_out: OnceLock::new(),
+            guards: OnceLock::new(),
         })
     }
 
     fn mappings(&self) -> Option<&Mappings> {
         let make = || {
             let text = fermata_hostmem::describe(self.process.pid).ok()?;
-            let without_file = fermata_hostmem::without_file(&text);
-            Some(Mappings { text, without_file })
+            Some(Mappings {
+                without_file: fermata_hostmem::without_file(&text),
+                private_of_files: fermata_hostmem::private_of_files(&text),
+                text,
+            })
         };
         self.mappings.get_or_init(make).as_ref()
     }
@@ -283,11 +308,20 @@ impl Answer {
         self.left_out.get_or_init(make).as_ref()
     }
 
+    fn guards(&self) -> Option<&[Range<u64>]> {
+        let look = || {
+            fermata_hostmem::guards(self.process.pid, threads())
+                .ok()
+                .flatten()
+        };
+        self.guards.get_or_init(look).as_deref()
+    }
+
     /// What CRIU can leave out of the process.
     fn examine(&self, tree: &Tree) -> io::Result<Option<LeftOut>> {
         let pid = self.process.pid;
         let (from, pages) = match tree.known(pid) {
-            Some(known) => (None, known.left_out()?),
+            Some(known) => (None, known.left_out(threads())?),
             None => {
                 // The nearest of its ancestors that is tracked has forked it, or one that is not.
                 let mut ancestors = proc::ancestors(pid).into_iter().skip(1);
@@ -316,6 +350,7 @@ impl Answers {
             root: Answer::new(pid),
             pid,
             others: OnceLock::new(),
+            no_connections: OnceLock::new(),
         }
     }
 
@@ -323,35 +358,47 @@ impl Answers {
     fn begin(tree: &Tree) -> Arc<Self> {
         let answers = Arc::new(Self::of(tree.root));
         let next = Arc::new(AtomicUsize::new(0));
-        // CRIU waits for both halves of the first one.
-        for _ in 0..2 {
+        // CRIU asks for connections first, and then waits for all parts of the first one.
+        let connections = Arc::clone(&answers);
+        // Without a thread each is made when it is asked for.
+        start(move || {
+            connections.have_no_connections();
+        });
+        for _ in 0..PARTS {
             answers.help(tree, &next);
         }
         answers
     }
 
-    /// Starts a thread that makes halves of answers, until none is left.
+    /// Starts a thread that makes parts of answers, until none is left.
     fn help(self: &Arc<Self>, tree: &Tree, next: &Arc<AtomicUsize>) {
         let (answers, next, tree) = (Arc::clone(self), Arc::clone(next), tree.clone());
-        let make = move || {
-            while let half = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(answer) = answers.all().nth(half / 2)
+        start(move || {
+            while let part = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(answer) = answers.all().nth(part / PARTS)
             {
-                if half == 2 {
-                    // Two threads do it already.
-                    let more = MOST_THREADS.min(2 * answers.others().len());
-                    (2..more).for_each(|_| answers.help(&tree, &next));
+                if part == PARTS {
+                    // As many threads do it already.
+                    let more = MOST_THREADS.min(PARTS * answers.others().len());
+                    (PARTS..more).for_each(|_| answers.help(&tree, &next));
                 }
-                match half % 2 {
+                match part % PARTS {
                     0 => drop(answer.mappings()),
-                    _ => drop(answer.left_out(&tree)),
+                    1 => drop(answer.left_out(&tree)),
+                    _ => drop(answer.guards()),
                 }
             }
+        });
+    }
+
+    /// Whether none of the processes has a TCP connection, as far as that can be told.
+    fn have_no_connections(&self) -> bool {
+        let look = || {
+            let others = self.others().iter().map(|it| it.process.pid);
+            let tree: Vec<u32> = std::iter::once(self.pid).chain(others).collect();
+            without::have_none(&tree).unwrap_or(false)
         };
-        // Without a thread each is made when it is asked for.
-        let _ = std::thread::Builder::new()
-            .name("mappings".into())
-            .spawn(make);
+        *self.no_connections.get_or_init(look)
     }
 
     fn others(&self) -> &[Answer] {
@@ -368,26 +415,43 @@ impl Answers {
         self.root.iter().chain(others)
     }
 
-    /// The mappings of the process that has number `inner` in its namespace, those without a file, and the list of what is left out of it.
+    /// The mappings of the process that has number `inner` in its namespace, and the lists for it.
     fn tell(&self, tree: &Tree, inner: u32) -> io::Result<Vec<File>> {
         let answer = self.all().find(|it| it.inner == inner);
         let answer = answer.ok_or(io::ErrorKind::NotFound)?;
+        let nothing = || in_memory(&[]);
         // Where there is no faster way, the kernel's file.
-        let mut files = match answer.mappings() {
-            Some(it) => vec![in_memory(&it.text)?, in_memory(&encode(&it.without_file))?],
+        let (text, without, private) = match answer.mappings() {
+            Some(it) => (
+                in_memory(&it.text)?,
+                in_memory(&encode(&it.without_file))?,
+                in_memory(&encode(&it.private_of_files))?,
+            ),
             None => {
                 let file = File::open(format!("/proc/{}/smaps", answer.process.pid))?;
-                vec![file, in_memory(&[])?]
+                (file, nothing()?, nothing()?)
             }
         };
-        let left_out = answer.left_out(tree).and_then(|it| {
-            // Without it CRIU dumps all.
-            files.push(in_memory(&encode(&it.pages)).ok()?);
-            Some(it)
-        });
+        let left_out = answer.left_out(tree);
+        let pages = left_out.map_or(&[][..], |it| &it.pages);
+        let mut files = vec![text, without, in_memory(&encode(pages))?, private];
+        if let Some(guards) = answer.guards() {
+            files.push(in_memory(&encode(guards))?);
+        }
         tree.asks(answer.process, left_out);
         Ok(files)
     }
+}
+
+fn start(work: impl FnOnce() + Send + 'static) {
+    let _ = std::thread::Builder::new()
+        .name("mappings".into())
+        .spawn(work);
+}
+
+/// How many threads look at the pages of a process that stands still, and with it all of its own.
+fn threads() -> usize {
+    cores().clamp(1, MOST_LOOKING)
 }
 
 /// First and last address of each, as this machine has numbers in memory.
@@ -406,21 +470,23 @@ fn in_memory(content: &[u8]) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::io::{IoSliceMut, Read as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::process::{Command, Stdio};
 
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
 
     use super::*;
+    use crate::looks::scene::soon;
 
     /// Asks for a process of a tree, and checks that the answer names it; how many files come with it.
-    fn ask(tree: &Tree, asked: u32) -> usize {
+    fn ask(tree: &Tree, asked: &str) -> usize {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.expect("a socket pair");
-        let asked = asked.to_string();
         rustix::net::send(&theirs, asked.as_bytes(), SendFlags::NOSIGNAL).expect("asked");
         assert!(answer(&ours, tree).expect("answered"));
         let mut text = [0; MOST_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut text)];
         let received = recvmsg(&theirs, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
@@ -433,18 +499,47 @@ mod tests {
         rights.sum()
     }
 
+    /// How many files come with an answer: without one for what the kernel does not tell.
+    fn files() -> usize {
+        let guards = fermata_hostmem::guards(std::process::id(), 1);
+        4 + usize::from(guards.expect("examined").is_some())
+    }
+
+    #[test]
+    fn a_tree_without_connections_is_told_from_one_with_some() {
+        let told = |input: Stdio, expected: usize| {
+            let sleep = Command::new("sleep").arg("30").stdin(input).spawn();
+            let mut child = sleep.expect("started");
+            let tell = || {
+                let tree = Tree::new(child.id());
+                tree.answers();
+                ask(&tree, "connections")
+            };
+            // While it starts it opens and closes files, and nothing can be told.
+            let told = soon(tell, |it| *it == expected);
+            child.kill().expect("killed");
+            child.wait().expect("waited");
+            told
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        assert_eq!(told(OwnedFd::from(listener).into(), 1), 1);
+        assert_eq!(told(OwnedFd::from(stream).into(), 0), 0);
+    }
+
     #[test]
     fn an_answer_names_the_process_that_was_asked_for() {
         let tree = Tree::new(std::process::id());
         tree.answers();
-        assert_eq!(ask(&tree, u32::MAX), 0);
-        assert_eq!(ask(&tree, tree.root), 2);
+        assert_eq!(ask(&tree, &u32::MAX.to_string()), 0);
+        assert_eq!(ask(&tree, &tree.root.to_string()), files());
     }
 
     #[test]
     fn nothing_is_told_of_a_program_that_runs() {
         let tree = Tree::new(std::process::id());
-        assert_eq!(ask(&tree, tree.root), 0);
+        assert_eq!(ask(&tree, &tree.root.to_string()), 0);
+        assert_eq!(ask(&tree, "connections"), 0);
         assert!(
             tree.answers.get().is_none(),
             "later answers are of the stop"
@@ -468,7 +563,7 @@ mod tests {
             let files = answers
                 .tell(&tree, answer.inner)
                 .expect("it is in the tree");
-            assert_eq!(files.len(), 3, "CRIU may ask again");
+            assert_eq!(files.len(), self::files(), "CRIU may ask again");
         }
         assert_eq!(tree.left_out().len(), 1);
     }
@@ -541,10 +636,7 @@ mod tests {
 
     #[test]
     fn a_process_outside_of_the_tree_is_not_told_of() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("30")
-            .spawn()
-            .expect("started");
+        let mut child = Command::new("sleep").arg("30").spawn().expect("started");
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut text = String::new();
         let tree = Tree::new(child.id());
@@ -555,13 +647,18 @@ mod tests {
         let _ = child.wait();
         let other = other.expect_err("not below it");
         assert_eq!(other.kind(), io::ErrorKind::NotFound);
-        let mut files = told.expect("it is in the tree");
+        let mut told = told.expect("it is in the tree");
+        assert_eq!(told.len(), files());
         assert_eq!(
-            files.len(),
-            2,
+            told[2].metadata().expect("a file").len(),
+            0,
             "it has nothing from a process that is tracked"
         );
-        files[0].read_to_string(&mut text).expect("read");
+        assert!(
+            told[3].metadata().expect("a file").len() > 0,
+            "it has libraries"
+        );
+        told[0].read_to_string(&mut text).expect("read");
         assert!(text.contains("VmFlags: "), "{text}");
     }
 }

@@ -1,6 +1,10 @@
 //! Finds the sockets that the processes of a program hold.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::proc;
 
@@ -42,4 +46,16 @@ pub fn holders(processes: &[u32]) -> HashMap<u64, Holder> {
         }
     }
     held
+}
+
+/// The socket that this process holds.
+///
+/// # Errors
+/// The process has ended or closed it, or may not be examined. It may be another file by now.
+pub fn duplicate(holder: Holder) -> io::Result<OwnedFd> {
+    let number = |it: u32| i32::try_from(it).map_err(io::Error::other);
+    let pid = Pid::from_raw(number(holder.pid)?).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let number = number(holder.descriptor)?;
+    Ok(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?)
 }

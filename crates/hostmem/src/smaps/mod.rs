@@ -20,7 +20,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use self::kernel::Flags;
-pub use self::text::without_file;
+pub use self::text::{private_of_files, without_file};
 
 /// The lines of `/proc/PID/smaps` that name the mappings of process `pid`, which stands still, and those with their flags, as
 /// far as they say more than the first: `VmFlags` lacks what a mapping is permitted.

@@ -86,8 +86,19 @@ pub fn join(maps: &[u8], marked: &[Marked]) -> Option<Vec<u8>> {
 
 /// The mappings of these lines that are of no file, ascending: the kernel gives those of files an inode.
 pub fn without_file(lines: &[u8]) -> Vec<Range<u64>> {
-    let of_none = maps::entries(lines).filter(|it| it.device == b"00:00" && it.inode == 0);
+    let of_none = maps::entries(lines).filter(|it| !is_of_file(it));
     of_none.map(|it| it.range).collect()
+}
+
+/// The private mappings of these lines that are of files, ascending.
+pub fn private_of_files(lines: &[u8]) -> Vec<Range<u64>> {
+    let private = |it: &maps::Entry<'_>| is_of_file(it) && it.access[3] == b'p';
+    let private = maps::entries(lines).filter(private);
+    private.map(|it| it.range).collect()
+}
+
+fn is_of_file(entry: &maps::Entry<'_>) -> bool {
+    entry.device != b"00:00" || entry.inode != 0
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::open_files::sockets::{Holder, holders};
+use crate::open_files::sockets::{duplicate, holders};
 
 /// Sets the option on the TCP sockets of these processes. Where that fails, a restore may have to wait for a minute.
 pub fn allow(processes: &[u32]) {
@@ -18,14 +17,6 @@ pub fn allow(processes: &[u32]) {
         // It may have been closed, or be another file by now.
         let _ = duplicate(holder).and_then(|socket| allow_at(&socket));
     }
-}
-
-fn duplicate(holder: Holder) -> io::Result<OwnedFd> {
-    let number = |it: u32| i32::try_from(it).map_err(io::Error::other);
-    let pid = Pid::from_raw(number(holder.pid)?).ok_or(io::ErrorKind::NotFound)?;
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let number = number(holder.descriptor)?;
-    Ok(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?)
 }
 
 fn allow_at(socket: &OwnedFd) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Reads from `/proc` about processes. A process may end at any moment, so a missing process is not an error here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -224,7 +224,7 @@ pub fn still_tree(root: u32) -> Vec<u32> {
     tree
 }
 
-/// The children of a process that stands still: those of each of its threads.
+/// The children of a process: those of each of its threads. All of them if it stands still.
 fn children(pid: u32) -> io::Result<Vec<u32>> {
     let mut children = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -334,9 +334,21 @@ fn innermost(status: &str, key: &str) -> Option<u32> {
 pub fn outer_pid(init: u32, inner: u32) -> Option<u32> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let wanted = namespace(init)?;
-    tree(init)
-        .into_iter()
-        .find(|pid| inner_pid(*pid) == Some(inner) && namespace(*pid).as_ref() == Some(&wanted))
+    let is_it =
+        |pid: &u32| inner_pid(*pid) == Some(inner) && namespace(*pid).as_ref() == Some(&wanted);
+    // One that is missed, because a process beside it has just ended, is looked for among all of the machine, which takes milliseconds.
+    let all = || tree(init).into_iter();
+    below(init).find(is_it).or_else(|| all().find(is_it))
+}
+
+/// `root` and what is found below it, parents first. Of processes that run some may be missed.
+fn below(root: u32) -> impl Iterator<Item = u32> {
+    let mut tree = VecDeque::from([root]);
+    std::iter::from_fn(move || {
+        let next = tree.pop_front()?;
+        tree.extend(children(next).unwrap_or_default());
+        Some(next)
+    })
 }
 
 /// The PID, mount and network namespaces of a process, unless the first two are the daemon's own.
@@ -448,6 +460,10 @@ mod tests {
         assert!(tree(me).contains(&child.id()));
         assert!(still_tree(me).contains(&child.id()));
         assert_eq!(still_tree(child.id()), [child.id()]);
+        let inner = inner_pid(child.id()).expect("it runs");
+        assert_eq!(outer_pid(me, inner), Some(child.id()));
+        assert_eq!(outer_pid(me, u32::MAX), None);
+        assert_eq!(outer_pid(child.id(), inner_pid(me).expect("it runs")), None);
         assert!(ancestors(child.id()).starts_with(&[child.id(), me]));
         assert_eq!(
             inner_pid(child.id()),

@@ -48,6 +48,25 @@ pub struct Known {
     pub(crate) room: u64,
 }
 
+/// Mappings that follow each other, and what is to be found out about them.
+struct Looked {
+    range: Range<u64>,
+    may_be_tracked: bool,
+    /// Whether their pages are asked for.
+    is_asked: bool,
+}
+
+/// The pages of these mappings, as far as they are asked for; none if the first is tracked.
+fn look(pagemap: &mut Pagemap, looked: &Looked) -> io::Result<Option<Vec<Pages>>> {
+    if looked.may_be_tracked && pagemap.is_tracked(looked.range.start)? {
+        return Ok(None);
+    }
+    match looked.is_asked {
+        true => pagemap.content(&looked.range).map(Some),
+        false => Ok(Some(Vec::new())),
+    }
+}
+
 impl Known {
     /// The process.
     pub fn pid(&self) -> u32 {
@@ -73,20 +92,15 @@ impl Known {
         let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
         let is_asked =
             |it: &Mapping| had_little(it) || it.kind == Kind::Anonymous && self.room >= WORTH;
-        // What is known of each: that it is tracked, or its pages.
-        let look = |pagemap: &mut Pagemap, group: &&[Mapping]| {
+        let looked_at = groups.iter().map(|group| {
             let (first, last) = (&group[0], &group[group.len() - 1]);
-            if may_be_tracked(first) && pagemap.is_tracked(first.range.start)? {
-                return Ok(None);
+            Looked {
+                range: first.range.start..last.range.end,
+                may_be_tracked: may_be_tracked(first),
+                is_asked: is_asked(first),
             }
-            match is_asked(first) {
-                true => pagemap
-                    .content(&(first.range.start..last.range.end))
-                    .map(Some),
-                false => Ok(Some(Vec::new())),
-            }
-        };
-        let looks = pieces::each(self.pid, &groups, threads, look)?;
+        });
+        let looks = pieces::each(self.pid, looked_at.collect(), threads, look)?;
         for (group, pages) in groups.into_iter().zip(looks) {
             let first = &group[0];
             let Some(pages) = pages else {

@@ -25,6 +25,7 @@ mod frames;
 mod image;
 mod inject;
 mod left_out;
+mod looks;
 mod maps;
 mod memory;
 mod overlay;

@@ -6,11 +6,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::PAGE;
 use crate::maps::Maps;
 use crate::scan::{self, Pagemap};
-use crate::threads::side_by_side;
+use crate::threads::with_helpers;
 
 /// Bytes that are asked about at once. Of larger mappings there are no more pieces than [`MOST`].
 const PIECE: u64 = 64 << 20;
@@ -22,36 +23,48 @@ const TOGETHER: usize = 8;
 ///
 /// # Errors
 /// One of its errors, or the process has ended.
-pub fn each<I: Sync, T: Send>(
+pub fn each<I: Send + Sync + 'static, T: Send + 'static>(
     pid: u32,
-    items: &[I],
+    items: Vec<I>,
     threads: usize,
-    ask: impl Fn(&mut Pagemap, &I) -> io::Result<T> + Sync,
+    ask: fn(&mut Pagemap, &I) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
+    let count = items.len();
     let next = AtomicUsize::new(0);
-    let work = || {
-        let mut pagemap = Pagemap::open(pid)?;
-        let mut found = Vec::new();
+    let found = Arc::new(Mutex::new(Vec::with_capacity(count)));
+    let told = Arc::clone(&found);
+    let work = move || {
+        let mut pagemap = Pagemap::open(pid);
         loop {
             let first = next.fetch_add(TOGETHER, Ordering::Relaxed);
-            let some = items.iter().enumerate().skip(first).take(TOGETHER);
-            if some.len() == 0 {
-                return io::Result::Ok(found);
-            }
-            for (at, item) in some {
-                found.push((at, ask(&mut pagemap, item)?));
-            }
+            let last = items.len().min(first.saturating_add(TOGETHER));
+            let Some(some) = items.get(first..last).filter(|it| !it.is_empty()) else {
+                return;
+            };
+            let mut ask = |item| match &mut pagemap {
+                Ok(pagemap) => ask(pagemap, item),
+                Err(error) => Err(io::Error::from(error.kind())),
+            };
+            let some = some
+                .iter()
+                .map(|item| ask(item))
+                .collect::<io::Result<Vec<T>>>();
+            told.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((first, some));
         }
     };
-    let threads = threads.min(items.len().div_ceil(TOGETHER));
-    let found = side_by_side(threads, work)?.into_iter();
-    let mut found: Vec<_> = found
-        .collect::<io::Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .collect();
-    found.sort_unstable_by_key(|(at, _)| *at);
-    Ok(found.into_iter().map(|(_, it)| it).collect())
+    with_helpers(threads.min(count.div_ceil(TOGETHER)), work);
+    let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+    found.sort_unstable_by_key(|(first, _)| *first);
+    let mut all = Vec::with_capacity(count);
+    for (_, some) in found {
+        all.append(&mut some?);
+    }
+    match all.len() == count {
+        true => Ok(all),
+        false => Err(io::Error::other("a thread has panicked")),
+    }
 }
 
 /// `range` in pieces that one question each is about.
@@ -77,7 +90,7 @@ pub fn guards(pid: u32, threads: usize) -> io::Result<Option<Vec<Range<u64>>>> {
     // The kernel's own page, which is behind the address space, has none.
     let own = maps.entries().filter(|it| it.name != "[vsyscall]");
     let ranges = covered(own.map(|it| it.range));
-    let found = each(pid, &ranges, threads, Pagemap::guards)?;
+    let found = each(pid, ranges, threads, Pagemap::guards)?;
     let mut guards: Vec<Range<u64>> = Vec::new();
     for range in found.into_iter().flatten() {
         match guards.last_mut() {
@@ -112,13 +125,13 @@ mod tests {
 
     #[test]
     fn answers_are_in_the_order_of_the_questions() {
-        let items: Vec<usize> = (0..100).collect();
+        let items = || (0..100).collect::<Vec<usize>>();
         let pid = std::process::id();
         for threads in [0, 1, 4] {
-            let told = each(pid, &items, threads, |_, it| Ok(2 * it)).expect("told");
-            assert_eq!(told, items.iter().map(|it| 2 * it).collect::<Vec<_>>());
+            let told = each(pid, items(), threads, |_, it| Ok(2 * it)).expect("told");
+            assert_eq!(told, items().iter().map(|it| 2 * it).collect::<Vec<_>>());
         }
-        let told = each(pid, &items, 4, |_, it| match it {
+        let told = each(pid, items(), 4, |_, it| match it {
             77 => Err(io::ErrorKind::InvalidData.into()),
             _ => Ok(()),
         });
@@ -127,10 +140,16 @@ mod tests {
             Err(io::ErrorKind::InvalidData)
         );
         assert_eq!(
-            each(pid, &[], 4, |_, (): &()| Ok(())).expect("told").len(),
+            each(pid, vec![], 4, |_, (): &()| Ok(()))
+                .expect("told")
+                .len(),
             0
         );
-        each(u32::MAX, &items, 4, |_, _| Ok(())).expect_err("there is no such process");
+        each(u32::MAX, items(), 4, |_, _| Ok(())).expect_err("there is no such process");
+        each(pid, vec![()], 1, |pagemap, ()| {
+            pagemap.frames(&(PAGE..2 * PAGE))
+        })
+        .expect("it is opened");
     }
 
     #[test]

@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 use crate::extents::{Exact, Extent, lacking, select};
 use crate::frames;
 use crate::left_out::{Known, LITTLE};
+use crate::looks::looks;
 use crate::maps::{self, Kind, Mapping};
 use crate::memory::Memory;
 use crate::overlay::Overlay;
-use crate::pieces;
 use crate::protection::Protection;
 use crate::scan::{self, Pagemap, Pages};
 use crate::slots::Slots;
@@ -75,15 +75,6 @@ impl Seen {
         let tracked = false;
         Self { since, tracked }
     }
-}
-
-/// What the kernel says of mappings that follow each other.
-#[derive(Debug)]
-struct Look {
-    /// Whether the first, then the only one, is tracked.
-    is_tracked: bool,
-    /// What was asked for of its pages.
-    pages: Vec<Pages>,
 }
 
 /// A mapping, and what of it has to be copied.
@@ -315,7 +306,7 @@ impl Tracker {
             one.range.end == next.range.start && only_left_out(one) && only_left_out(next)
         };
         let groups: Vec<&[Mapping]> = mappings.chunk_by(follows).collect();
-        let looks = self.look(&groups, &lacking).map_err(failed())?;
+        let looks = looks(pid, &groups, &lacking, self.threads).map_err(failed())?;
         let pagemap = Pagemap::open(pid);
         let mut pagemap = pagemap.map_err(Error::kernel("open the page map", pid))?;
         let (mut tracked, mut others) = (Vec::new(), Vec::new());
@@ -359,42 +350,6 @@ impl Tracker {
                 Err(Error::untrackable(pid, why))
             }
         }
-    }
-
-    /// What the kernel says of these groups of mappings, of which those in `left_out` are looked at even if they are not tracked.
-    fn look(
-        &self,
-        groups: &[&[Mapping]],
-        left_out: &HashSet<&Range<u64>>,
-    ) -> io::Result<Vec<Look>> {
-        let parts = groups.iter().enumerate().flat_map(|(at, group)| {
-            let all = group[0].range.start..group[group.len() - 1].range.end;
-            pieces::pieces(&all).map(move |part| (at, part))
-        });
-        let parts: Vec<_> = parts.collect();
-        let ask = |pagemap: &mut Pagemap, (at, part): &(usize, Range<u64>)| {
-            let Mapping { range, kind } = &groups[*at][0];
-            let is_tracked = pagemap.is_tracked(range.start)?;
-            let pages = match (is_tracked, kind) {
-                (true, Kind::Anonymous) => pagemap.changed(part)?,
-                (true, Kind::File) => pagemap.private(part, Kind::File)?,
-                (false, _) if left_out.contains(range) => pagemap.content(part)?,
-                (false, _) => Vec::new(),
-            };
-            Ok(Look { is_tracked, pages })
-        };
-        let told = pieces::each(self.pid, &parts, self.threads, ask)?;
-        let mut looks: Vec<Look> = Vec::with_capacity(groups.len());
-        for ((at, _), mut look) in parts.into_iter().zip(told) {
-            match looks.get_mut(at) {
-                Some(before) => {
-                    before.is_tracked &= look.is_tracked;
-                    before.pages.append(&mut look.pages);
-                }
-                None => looks.push(look),
-            }
-        }
-        Ok(looks)
     }
 
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.

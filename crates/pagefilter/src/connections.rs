@@ -6,6 +6,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libc::{c_int, c_long, msghdr, ssize_t};
 
@@ -68,11 +69,18 @@ unsafe fn request(message: *const msghdr) -> Option<Request> {
     }
 }
 
-/// Closes the descriptors of an answer; whether there was one.
+/// What the daemon has said, which holds for as long as the processes stand still, and with that for all of a dump.
+static NONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether the processes have no connections.
 fn have_none() -> bool {
+    if NONE.load(Relaxed) {
+        return true;
+    }
     let Some(files) = DAEMON.ask(QUESTION) else {
         return false;
     };
+    NONE.store(true, Relaxed);
     for file in files {
         // SAFETY: the call takes a number; the descriptors came with the answer, and nothing else has them.
         unsafe { libc::close(file) };

@@ -10,7 +10,7 @@ use fermata_e2e::halt::Halt;
 use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
-/// `stop` it ends, after it has held every page against that order, and a mapping against its advice. A child does the same.
+/// `stop` it ends, after it has held every page against that order, and mappings against its advice. A child does the same.
 /// With the argument `on` neither rests. With `forks` the parent always has one more child, which goes on with what it has from
 /// its parent for a moment, and holds it against that order. With a file `late` the parent starts a process that does the same with other
 /// memory, and removes the file. With a file `direct` the parent opens another past the page cache, and
@@ -19,6 +19,7 @@ const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,15 @@ static long kept(const char *wiped) {
     waitpid(child, &status, 0);
     return status;
 }
+// Whether pages that were made inaccessible are, and those beside them are what they were.
+static long guarded(const volatile char *pages, int installed) {
+    int status;
+    pid_t child = fork();
+    if (!child) _exit(pages[3 * PAGE]);
+    waitpid(child, &status, 0);
+    int denied = WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+    return (denied != installed) + (pages[PAGE] != 7) + (pages[5 * PAGE] != 8);
+}
 static long heir(Area *a, Area *b) {
     pid_t child = fork();
     for (int i = 0; i < 60; i++) {
@@ -73,6 +83,11 @@ static long run(size_t pages, const char *name, int rests, int forks) {
     char *wiped = (char *)map(4);
     madvise(wiped, 4 * PAGE, MADV_WIPEONFORK);
     wiped[PAGE] = 1;
+    char *guards = (char *)map(8);
+    guards[PAGE] = 7;
+    guards[5 * PAGE] = 8;
+    // MADV_GUARD_INSTALL, from Linux 6.13 on.
+    int installed = madvise(guards + 2 * PAGE, 3 * PAGE, 102) == 0;
     char *dropped = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | 0x08, -1, 0);
     if (dropped != MAP_FAILED) *dropped = 1;
     Area big = area(map(pages), pages), data = area(table, 64), own = area(map(300), 300);
@@ -100,7 +115,7 @@ static long run(size_t pages, const char *name, int rests, int forks) {
         }
         if (*name == 'p' && !access("direct", F_OK) && open("/proc/self/exe", O_RDONLY | O_DIRECT) >= 0) unlink("direct");
     }
-    bad += wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped);
+    bad += wrong(&big) + wrong(&data) + wrong(&own) + kept(wiped) + guarded(guards, installed);
     if (dropped != MAP_FAILED) printf("%s: %d in the page that may be dropped\n", name, *dropped);
     printf("%s: %ld words are wrong\n", name, bad);
     fflush(stdout);

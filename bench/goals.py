@@ -115,7 +115,7 @@ PARTS = {
         "the program of 10 GiB restored from a disk, the page cache empty",
         judges.cold,
     ),
-    "paused": (150, python("pause.py", "{}/paused.json", "--gib", 60), "pause and resume of 60 GiB", judges.paused),
+    "paused": (240, python("pause.py", "{}/paused.json", "--gib", 60), "pause and resume of 60 GiB", judges.paused),
     "instances": (
         300,
         python("share.py", "{}/instances.json", "--billions", 13, "--instances", 8, "--warm"),

@@ -41,14 +41,11 @@ pub fn each<I: Send + Sync + 'static, T: Send + 'static>(
             let Some(some) = items.get(first..last).filter(|it| !it.is_empty()) else {
                 return;
             };
-            let mut ask = |item| match &mut pagemap {
+            let ask = |item| match &mut pagemap {
                 Ok(pagemap) => ask(pagemap, item),
                 Err(error) => Err(io::Error::from(error.kind())),
             };
-            let some = some
-                .iter()
-                .map(|item| ask(item))
-                .collect::<io::Result<Vec<T>>>();
+            let some = some.iter().map(ask).collect::<io::Result<Vec<T>>>();
             told.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push((first, some));

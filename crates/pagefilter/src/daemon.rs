@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  PID, in decimal ─► daemon ─► PID, a descriptor, and others for lists (`mappings`)
-//!  "connections"   ─► daemon ─► "connections", a descriptor: they have none (`connections`)
+//!  "connections"   ─► daemon ─► "connections", a descriptor for the list of them (`connections`)
 //!  "dumped"        ─► daemon
 //!                            └► what was asked, and no descriptor; so is no answer within a second: the kernel is asked
 //! ```

@@ -8,7 +8,7 @@
 //! | `openat64` of `/proc/PID/smaps`: the flags of mappings | `mappings`: asks the daemon, which need not count pages |
 //! | `fstatat64` in `/proc/PID/map_files`: the file of a mapping | `files`: answers for what the daemon lists |
 //! | `fstatat64` of `/proc/PID/ns/cgroup` | `files`: says that there is none, if it is CRIU's own |
-//! | `sendmsg`: all TCP sockets | `connections`: asks the daemon whether there are any but those that listen |
+//! | `sendmsg`, `recvmsg`: all TCP sockets | `connections`: asks the kernel for those that the daemon lists |
 //!
 //! Every other call is the system call. CRIU's own program stays as it is, and without this library it dumps everything.
 //!

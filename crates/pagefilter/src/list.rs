@@ -12,15 +12,15 @@ use libc::{c_int, c_void};
 /// First and last address (exclusive) of pages that follow each other.
 pub type Pages = [u64; 2];
 
-/// A list in memory, and the process that it is of.
+/// A list in memory, of so many numbers each, and the process that it is of.
 #[derive(Debug)]
-pub struct List {
+pub struct List<const N: usize = 2> {
     pid: AtomicU32,
     first: AtomicPtr<c_void>,
     count: AtomicUsize,
 }
 
-impl List {
+impl<const N: usize> List<N> {
     /// One of nothing.
     pub const fn new() -> Self {
         Self {
@@ -37,7 +37,7 @@ impl List {
         let former = self.count.swap(0, Relaxed);
         if former > 0 {
             // SAFETY: the list that was mapped here with this length, which nothing names any more.
-            unsafe { libc::munmap(self.first.load(Relaxed), former * size_of::<Pages>()) };
+            unsafe { libc::munmap(self.first.load(Relaxed), former * size_of::<[u64; N]>()) };
         }
         // SAFETY: the calls take numbers, and a buffer that is as long as they expect; a mapping is made at a place of the kernel's
         // choice. The file is this function's own.
@@ -46,8 +46,8 @@ impl List {
             if libc::fstat(file, &raw mut information) != 0 {
                 return;
             }
-            let count = information.st_size as usize / size_of::<Pages>();
-            let bytes = count * size_of::<Pages>();
+            let count = information.st_size as usize / size_of::<[u64; N]>();
+            let bytes = count * size_of::<[u64; N]>();
             let (null, private) = (ptr::null_mut(), libc::MAP_PRIVATE);
             let first = match bytes {
                 0 => null,
@@ -69,12 +69,12 @@ impl List {
     }
 
     /// What is in it, for as long as `then` takes, which takes no other.
-    pub fn with<R>(&self, then: impl FnOnce(&[Pages]) -> R) -> R {
+    pub fn with<R>(&self, then: impl FnOnce(&[[u64; N]]) -> R) -> R {
         let count = self.count.load(Relaxed);
         if count == 0 {
             return then(&[]);
         }
-        // SAFETY: the mapping has so many pairs of numbers, and is removed by the next `take` at the earliest.
+        // SAFETY: the mapping has so many arrays of numbers, and is removed by the next `take` at the earliest.
         then(unsafe { slice::from_raw_parts(self.first.load(Relaxed).cast(), count) })
     }
 }

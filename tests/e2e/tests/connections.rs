@@ -12,9 +12,12 @@ use fermata_e2e::scene::Scene;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What all programs begin with: connections of a program with itself at the address `host`, and the wait for a file.
+/// What all programs begin with: so much memory that it is copied ahead of the stop, and CRIU is answered by the daemon; connections of a program with
+/// itself at the address `host`; and the wait for a file.
 const COMMON: &str = "
 import os, socket, sys, time
+
+memory = bytes(range(256)) * (96 << 10)
 
 def wait():
     end = time.time() + 600
@@ -37,7 +40,7 @@ def whole(end):
 ";
 
 /// Connections in all states that both ends can be in: unread bytes, more of them than the other end has room for, one
-/// direction closed, one end gone.
+/// direction closed, one end gone; and one of which one end is of IPv6, where there is such.
 const WITHIN: &str = "
 a, b = pair()
 a.sendall(b'unread')
@@ -56,8 +59,16 @@ try:
 except BlockingIOError:
     pass
 full.setblocking(True)
+try:
+    both = socket.create_server(('::', 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    four = socket.create_connection((host, both.getsockname()[1]))
+    six = both.accept()[0]
+except OSError:
+    four, six = pair()
+four.sendall(b'mapped')
 print('ready', flush=True)
 wait()
+print(six.recv(100))
 print(b.recv(100))
 b.sendall(b'answer')
 print(a.recv(100))
@@ -72,6 +83,7 @@ print(pair()[0].getpeername()[1] == port, flush=True)
 ";
 
 const EXPECTED: &str = "ready
+b'mapped'
 b'unread'
 b'answer'
 b'request'

@@ -4,7 +4,7 @@
 //! ```text
 //!  CRIU opens /proc/PID/smaps ─► `fermata-pagefilter` ─► PID ─────────► [thread] ─┬► PID, a file, lists
 //!                                                                                 └► PID
-//!  CRIU asks for TCP sockets ──► `fermata-pagefilter` ─► "connections" ─► [thread] ─┬► "connections", a file: there are none
+//!  CRIU asks for TCP sockets ──► `fermata-pagefilter` ─► "connections" ─► [thread] ─┬► "connections", a list of them
 //!                                                                                   └► "connections"
 //! ```
 //! A process is named by its number in its own namespace, as CRIU names it. Without a file CRIU asks the kernel. The lists, in this order:
@@ -37,7 +37,7 @@ use rustix::net::{
     SocketType, recv, sendmsg, socketpair,
 };
 
-use crate::open_files::tcp::without;
+use crate::open_files::tcp::held;
 use crate::parallel::cores;
 use crate::proc::{self, ProcessId};
 
@@ -45,7 +45,7 @@ use crate::proc::{self, ProcessId};
 const MOST_BYTES: usize = 16;
 /// What CRIU says instead of a question when it has dumped all processes; `fermata-pagefilter` has the same.
 const ALL_DUMPED: &[u8] = b"dumped";
-/// Its question whether the processes have TCP connections.
+/// Its question for the processes' TCP connections.
 const CONNECTIONS: &[u8] = b"connections";
 /// The most descriptors that come with an answer.
 const MOST_FILES: usize = 5;
@@ -226,8 +226,7 @@ fn answer(socket: &OwnedFd, tree: &Tree) -> io::Result<bool> {
         return Ok(true);
     }
     let files = tree.stands_still().and_then(|answers| match question {
-        CONNECTIONS if answers.have_no_connections() => Some(vec![in_memory(&[]).ok()?]),
-        CONNECTIONS => None,
+        CONNECTIONS => Some(vec![in_memory(answers.connections()?).ok()?]),
         _ => {
             let inner = str::from_utf8(question).ok()?.parse().ok()?;
             answers.tell(tree, inner).ok()
@@ -257,7 +256,8 @@ pub(crate) struct Answers {
     pid: u32,
     /// Those for the others, parents first. To list them takes a look at each thread of the first.
     others: OnceLock<Vec<Answer>>,
-    no_connections: OnceLock<bool>,
+    /// As `fermata-pagefilter` reads them; none if it cannot be told.
+    connections: OnceLock<Option<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -350,7 +350,7 @@ impl Answers {
             root: Answer::new(pid),
             pid,
             others: OnceLock::new(),
-            no_connections: OnceLock::new(),
+            connections: OnceLock::new(),
         }
     }
 
@@ -362,7 +362,7 @@ impl Answers {
         let connections = Arc::clone(&answers);
         // Without a thread each is made when it is asked for.
         start(move || {
-            connections.have_no_connections();
+            connections.connections();
         });
         for _ in 0..PARTS {
             answers.help(tree, &next);
@@ -391,14 +391,16 @@ impl Answers {
         });
     }
 
-    /// Whether none of the processes has a TCP connection, as far as that can be told.
-    fn have_no_connections(&self) -> bool {
+    /// The TCP connections of all processes.
+    fn connections(&self) -> Option<&[u8]> {
         let look = || {
             let others = self.others().iter().map(|it| it.process.pid);
             let tree: Vec<u32> = std::iter::once(self.pid).chain(others).collect();
-            without::have_none(&tree).unwrap_or(false)
+            let all = held::connections(&tree).ok().flatten()?;
+            let words = all.iter().flat_map(held::TcpConnection::encode);
+            Some(words.flat_map(u64::to_ne_bytes).collect())
         };
-        *self.no_connections.get_or_init(look)
+        self.connections.get_or_init(look).as_deref()
     }
 
     fn others(&self) -> &[Answer] {
@@ -471,6 +473,7 @@ fn in_memory(content: &[u8]) -> io::Result<File> {
 mod tests {
     use std::io::{IoSliceMut, Read as _};
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
@@ -506,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_connections_is_told_from_one_with_some() {
+    fn connections_are_listed_if_they_can_be_told() {
         let told = |input: Stdio, expected: usize| {
             let sleep = Command::new("sleep").arg("30").stdin(input).spawn();
             let mut child = sleep.expect("started");
@@ -524,7 +527,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         assert_eq!(told(OwnedFd::from(listener).into(), 1), 1);
-        assert_eq!(told(OwnedFd::from(stream).into(), 0), 0);
+        assert_eq!(told(OwnedFd::from(stream).into(), 1), 1);
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.write_all(b"x").expect("written");
+        assert_eq!(told(OwnedFd::from(theirs).into(), 0), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -33,11 +34,7 @@ pub fn holders(processes: &[u32]) -> HashMap<u64, Holder> {
     let mut held = HashMap::new();
     for pid in processes {
         for (descriptor, target) in proc::descriptors(*pid) {
-            let inode = target
-                .to_str()
-                .and_then(|it| it.strip_prefix("socket:[")?.strip_suffix(']'))
-                .and_then(|it| it.parse().ok());
-            if let Some(inode) = inode {
+            if let Some(inode) = inode(&target) {
                 held.entry(inode).or_insert(Holder {
                     pid: *pid,
                     descriptor,
@@ -46,6 +43,12 @@ pub fn holders(processes: &[u32]) -> HashMap<u64, Holder> {
         }
     }
     held
+}
+
+/// The inode of the socket to which a descriptor leads; none if that is something else.
+pub fn inode(target: &Path) -> Option<u64> {
+    let number = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']');
+    number?.parse().ok()
 }
 
 /// The socket that this process holds.

@@ -8,13 +8,13 @@
 //! ```
 //! `live` reads the kernel's tables before a program is stopped; `dumped` judges what CRIU has written, for a connection
 //! may have been made since, and makes it fit for a restore. `reuse` and `lingering` let what is restored
-//! listen where it did. `without` tells that there are none.
+//! listen where it did. `held` lists them for CRIU.
 
 pub mod dumped;
+pub mod held;
 pub mod lingering;
 pub mod live;
 pub mod reuse;
-pub mod without;
 
 use std::fmt;
 use std::net::SocketAddr;

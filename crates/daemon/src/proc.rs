@@ -212,16 +212,25 @@ pub fn tree(root: u32) -> Vec<u32> {
 
 /// The same of processes that stand still, without a look at any others: while they run, some could be missed.
 pub fn still_tree(root: u32) -> Vec<u32> {
-    let mut tree = vec![root];
-    let mut next = 0;
-    while next < tree.len() {
-        let Ok(children) = children(tree[next]) else {
-            return self::tree(root);
-        };
-        tree.extend(children);
-        next += 1;
-    }
-    tree
+    let all: io::Result<Vec<u32>> = below(root).collect();
+    all.unwrap_or_else(|_| tree(root))
+}
+
+/// `root` and everything below it, parents first, each looked for below the one before only when it is asked for; an error for one whose
+/// children cannot be told. Of processes that run some may be missed.
+fn below(root: u32) -> impl Iterator<Item = io::Result<u32>> {
+    let mut found = VecDeque::from([root]);
+    let mut last = None;
+    std::iter::from_fn(move || {
+        if let Some(last) = last.take() {
+            match children(last) {
+                Ok(children) => found.extend(children),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        last = found.pop_front();
+        last.map(Ok)
+    })
 }
 
 /// The children of a process: those of each of its threads. All of them if it stands still.
@@ -338,17 +347,8 @@ pub fn outer_pid(init: u32, inner: u32) -> Option<u32> {
         |pid: &u32| inner_pid(*pid) == Some(inner) && namespace(*pid).as_ref() == Some(&wanted);
     // One that is missed, because a process beside it has just ended, is looked for among all of the machine, which takes milliseconds.
     let all = || tree(init).into_iter();
-    below(init).find(is_it).or_else(|| all().find(is_it))
-}
-
-/// `root` and what is found below it, parents first. Of processes that run some may be missed.
-fn below(root: u32) -> impl Iterator<Item = u32> {
-    let mut tree = VecDeque::from([root]);
-    std::iter::from_fn(move || {
-        let next = tree.pop_front()?;
-        tree.extend(children(next).unwrap_or_default());
-        Some(next)
-    })
+    let near = below(init).flatten().find(is_it);
+    near.or_else(|| all().find(is_it))
 }
 
 /// The PID, mount and network namespaces of a process, unless the first two are the daemon's own.
@@ -368,16 +368,28 @@ pub fn foreign_namespaces(pid: u32) -> io::Result<Option<Vec<OwnedFd>>> {
     Ok(Some(vec![open("pid")?, open("mnt")?, open("net")?]))
 }
 
-/// The open descriptors of a process, and what each leads to.
+/// The open descriptors of a process, and what each leads to, as far as that can be told.
 pub fn descriptors(pid: u32) -> Vec<(u32, PathBuf)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
+    each_descriptor(pid)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect()
+}
+
+/// The same, with an error for each of which it cannot be told.
+///
+/// # Errors
+/// The process has ended, or may not be examined.
+pub fn each_descriptor(pid: u32) -> io::Result<impl Iterator<Item = io::Result<(u32, PathBuf)>>> {
+    let target = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|it| it.parse().ok());
+        let number = number.ok_or(io::ErrorKind::InvalidData)?;
+        Ok((number, fs::read_link(entry.path())?))
     };
-    let target = |entry: fs::DirEntry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        Some((number, fs::read_link(entry.path()).ok()?))
-    };
-    entries.flatten().filter_map(target).collect()
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.map(target))
 }
 
 /// The working folder of a process.

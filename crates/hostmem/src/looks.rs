@@ -45,7 +45,7 @@ impl Look {
 /// if they are not tracked.
 ///
 /// # Errors
-/// The process has ended, or may not be examined.
+/// The process has ended or does not stand still, or may not be examined.
 pub fn looks(
     pid: u32,
     groups: &[&[Mapping]],
@@ -69,10 +69,11 @@ pub fn looks(
     let mut looks: Vec<Look> = Vec::with_capacity(groups.len());
     for (at, mut look) in of.into_iter().zip(told) {
         match looks.get_mut(at) {
-            Some(before) => {
-                before.is_tracked &= look.is_tracked;
-                before.pages.append(&mut look.pages);
+            // What was asked of the parts would not fit together.
+            Some(before) if before.is_tracked != look.is_tracked => {
+                return Err(io::ErrorKind::InvalidData.into());
             }
+            Some(before) => before.pages.append(&mut look.pages),
             None => looks.push(look),
         }
     }

@@ -1,7 +1,7 @@
 //! Questions about many pages of a process, asked on several threads.
 //!
-//! The kernel looks at each page, 1.4 ms for each GiB, and takes some microseconds more for each question. While a program stands still it
-//! waits for that.
+//! The kernel looks at each page, more than a millisecond for each GiB, and takes some microseconds more for each question. While a program stands
+//! still it waits for that.
 
 use std::io;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub fn each<I: Send + Sync + 'static, T: Send + 'static>(
 ) -> io::Result<Vec<T>> {
     let count = items.len();
     let next = AtomicUsize::new(0);
-    let found = Arc::new(Mutex::new(Vec::with_capacity(count)));
+    let found = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&found);
     let work = move || {
         let mut pagemap = Pagemap::open(pid);

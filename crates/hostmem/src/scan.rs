@@ -131,22 +131,18 @@ impl Pagemap {
         )
     }
 
-    /// Pages in `range`, of any mappings, that the process has made inaccessible. A kernel that does not know such ([`knows_guards`]) finds
-    /// none.
+    /// Pages in `range`, of any mappings, that the process has made inaccessible.
+    ///
+    /// # Errors
+    /// `EINVAL` from a kernel that does not tell ([`knows_guards`]).
     pub fn guards(&mut self, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let argument = ScanArgument {
-            mask: guard(),
-            returned: guard(),
+            mask: GUARD,
+            returned: GUARD,
             ..ScanArgument::default()
         };
-        match guard() {
-            0 => Ok(Vec::new()),
-            _ => Ok(self
-                .ask(range, argument)?
-                .into_iter()
-                .map(|it| it.range)
-                .collect()),
-        }
+        let found = self.ask(range, argument)?;
+        Ok(found.into_iter().map(|it| it.range).collect())
     }
 
     /// Whether the mapping that begins at `start` is tracked.

@@ -24,7 +24,7 @@ pub const DAEMON: Daemon = Daemon {
 };
 /// The longest answer, and the most descriptors that come with it.
 const MOST_BYTES: usize = 16;
-pub const MOST_FILES: usize = 5;
+const MOST_FILES: usize = 5;
 
 /// A conversation with the daemon.
 pub struct Daemon {

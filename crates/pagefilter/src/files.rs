@@ -131,7 +131,6 @@ mod tests {
     use std::ffi::CString;
     use std::fs;
     use std::io;
-
     use std::sync::{Mutex, MutexGuard};
 
     use super::*;

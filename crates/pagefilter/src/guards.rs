@@ -1,6 +1,6 @@
 //! CRIU's question for pages that the program has made inaccessible (`MADV_GUARD_INSTALL`).
 //!
-//! CRIU asks the kernel for them in all of the address space, and the kernel looks at every page of the process for it, 1.4 ms for each GiB.
+//! CRIU asks the kernel for them in all of the address space, and the kernel looks at every page of the process for it, more than a millisecond for each GiB.
 //! The daemon does that on several threads while CRIU is busy with something else, and lists them.
 
 use libc::c_int;

@@ -207,9 +207,7 @@ pub(crate) fn serve(tree: Tree) -> Option<OwnedFd> {
         while answer(&ours, &tree).is_ok_and(|more| more) {}
     };
     // Without a thread every question fails at once. Without a socket, its number could be one of CRIU's own.
-    let _ = std::thread::Builder::new()
-        .name("mappings".into())
-        .spawn(answer);
+    start(answer);
     Some(theirs)
 }
 
@@ -445,6 +443,7 @@ impl Answers {
     }
 }
 
+/// Runs `work` on a thread of its own, if one can be started.
 fn start(work: impl FnOnce() + Send + 'static) {
     let _ = std::thread::Builder::new()
         .name("mappings".into())

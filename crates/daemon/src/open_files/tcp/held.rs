@@ -1,16 +1,16 @@
 //! The TCP connections that processes hold, so that the kernel need not look for them in a table whose size goes with the machine's memory.
 
 use std::collections::HashSet;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::ioctl_fionread;
-use rustix::net::{AddressFamily, SocketType, getpeername, getsockname, sockopt};
+use rustix::net::{AddressFamily, getpeername, getsockname, sockopt};
 
-use super::Ends;
+use super::{Ends, is_tcp};
 use crate::open_files::sockets::{Holder, duplicate, inode};
+use crate::proc;
 
 /// More are not listed.
 const MOST: usize = 256;
@@ -31,19 +31,14 @@ pub struct TcpConnection {
 pub fn connections(tree: &[u32]) -> io::Result<Option<Vec<TcpConnection>>> {
     let (mut seen, mut all) = (HashSet::new(), Vec::new());
     for pid in tree {
-        for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-            let entry = entry?;
-            let Some(inode) = inode(&fs::read_link(entry.path())?) else {
+        for each in proc::each_descriptor(*pid)? {
+            let (descriptor, target) = each?;
+            let Some(inode) = inode(&target).filter(|it| seen.insert(*it)) else {
                 continue;
             };
-            if !seen.insert(inode) {
-                continue;
-            }
-            let number = entry.file_name();
-            let number = number.to_str().and_then(|it| it.parse().ok());
             let socket = duplicate(Holder {
                 pid: *pid,
-                descriptor: number.ok_or(io::ErrorKind::InvalidData)?,
+                descriptor,
             })?;
             match examine(&socket, inode)? {
                 Socket::Connected(_) if all.len() == MOST => return Ok(None),
@@ -66,9 +61,8 @@ enum Socket {
 
 fn examine(socket: &OwnedFd, inode: u64) -> io::Result<Socket> {
     let family = sockopt::socket_domain(socket)?;
-    if [AddressFamily::INET, AddressFamily::INET6].contains(&family) {
-        let is_stream = sockopt::socket_type(socket)? == SocketType::STREAM;
-        if !is_stream || sockopt::socket_acceptconn(socket)? {
+    if is_tcp(socket)? {
+        if sockopt::socket_acceptconn(socket)? {
             return Ok(Socket::Another);
         }
         let own = getsockname(socket)?;
@@ -129,7 +123,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
-    use rustix::net::{SocketFlags, socket_with};
+    use rustix::net::{SocketFlags, SocketType, socket_with};
 
     use super::*;
     use crate::looks::scene::soon;
@@ -148,7 +142,7 @@ mod tests {
 
     #[test]
     fn connections_are_told_from_other_sockets() {
-        let null = || OwnedFd::from(fs::File::open("/dev/null").expect("opened"));
+        let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("opened"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let listening = || OwnedFd::from(listener.try_clone().expect("cloned"));

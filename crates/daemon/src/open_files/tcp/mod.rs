@@ -17,7 +17,11 @@ pub mod live;
 pub mod reuse;
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 /// The addresses of a connection, seen from one of its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +51,12 @@ impl fmt::Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "from {} to {}", self.own, self.other)
     }
+}
+
+fn is_tcp(socket: &OwnedFd) -> io::Result<bool> {
+    let internet = [AddressFamily::INET, AddressFamily::INET6];
+    Ok(sockopt::socket_type(socket)? == SocketType::STREAM
+        && internet.contains(&sockopt::socket_domain(socket)?))
 }
 
 /// States of a TCP socket, numbered as in `/proc/net/tcp` and in CRIU's images.

@@ -7,8 +7,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::sockopt;
 
+use super::is_tcp;
 use crate::open_files::sockets::{duplicate, holders};
 
 /// Sets the option on the TCP sockets of these processes. Where that fails, a restore may have to wait for a minute.
@@ -20,10 +21,7 @@ pub fn allow(processes: &[u32]) {
 }
 
 fn allow_at(socket: &OwnedFd) -> io::Result<()> {
-    let internet = [AddressFamily::INET, AddressFamily::INET6];
-    let tcp = sockopt::socket_type(socket)? == SocketType::STREAM
-        && internet.contains(&sockopt::socket_domain(socket)?);
-    if tcp && !sockopt::socket_reuseaddr(socket)? {
+    if is_tcp(socket)? && !sockopt::socket_reuseaddr(socket)? {
         sockopt::set_socket_reuseaddr(socket, true)?;
     }
     Ok(())
@@ -35,7 +33,9 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
     use std::process::{Child, Command};
 
-    use rustix::net::{SocketFlags, accept_with, bind, getsockname, listen, socket_with};
+    use rustix::net::{
+        AddressFamily, SocketFlags, SocketType, accept_with, bind, getsockname, listen, socket_with,
+    };
 
     use super::*;
     use crate::looks::scene::soon;
